@@ -1,0 +1,53 @@
+"""How Alembic's own command reaches the database in a checkout; `agentstate upgrade` does the same without this file.
+
+One transaction around everything, begun IMMEDIATE, foreign keys off: all of that is `Database.change_schema`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from alembic import context
+from alembic.autogenerate.api import AutogenContext
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.types import TypeDecorator
+
+from agentstate.db.database import Database
+from agentstate.db.schema import MIGRATION_OPTIONS, guard_data
+from agentstate.metadata import metadata
+from agentstate.settings import configured_target
+
+ARGUMENTS = context.get_x_argument(as_dictionary=True)
+
+
+def render_item(kind: str, item: Any, autogen_context: AutogenContext) -> str | Literal[False]:
+    """Write the stored types of both engines into a new revision: a frozen revision imports nothing of ours."""
+    if kind != "type" or not isinstance(item, TypeDecorator) or not type(item).__module__.startswith("agentstate."):
+        return False
+    stored, variant = (f"sa.{item.load_dialect_impl(engine())!r}" for engine in (sqlite.dialect, postgresql.dialect))
+    return stored if stored == variant else f'{stored}.with_variant({variant}, "postgresql")'
+
+
+def run_offline() -> None:
+    """Print the statements instead of running them."""
+    dialect = str(ARGUMENTS.get("dialect", "sqlite"))
+    context.configure(
+        dialect_name=dialect, target_metadata=metadata, literal_binds=True, render_item=render_item, **MIGRATION_OPTIONS
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def run_online() -> None:
+    """Run the command in one transaction on the configured database, which is created if it is missing."""
+    target = str(ARGUMENTS["database"]) if "database" in ARGUMENTS else configured_target()
+    with Database.open(target, "rwc") as database, database.change_schema() as connection:
+        context.configure(connection=connection, target_metadata=metadata, render_item=render_item, **MIGRATION_OPTIONS)
+        guard_data(context.get_context(), force=ARGUMENTS.get("force") == "yes")
+        context.run_migrations()
+
+
+if context.is_offline_mode():
+    run_offline()
+else:
+    run_online()

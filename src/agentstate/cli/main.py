@@ -1,0 +1,103 @@
+"""The command `agentstate`: finds the command group, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from typing import Any
+
+import click
+
+from agentstate import errors
+from agentstate.cli import exits
+from agentstate.settings import debug_wanted
+
+COMMANDS = {
+    "adopt": "agentstate.cli.schema",
+    "approvals": "agentstate.cli.approvals",
+    "downgrade": "agentstate.cli.schema",
+    "introductions": "agentstate.cli.roles",
+    "sessions": "agentstate.cli.roles",
+    "status": "agentstate.cli.status",
+    "upgrade": "agentstate.cli.schema",
+}
+
+
+class LazyCommands(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands' names, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module and return the command, or None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+        return command
+
+
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="agentstate-db", prog_name="agentstate")
+def cli() -> None:
+    """The durable memory of AI-agent roles: look at it, upgrade it, tidy it.
+
+    Commands work on the database that AGENT_DB_PATH (a file) or AGENT_DB_URL names, or --database.
+
+    \b
+    Exit codes: 0 done · 1 not there, or the answer is no · 2 wrong usage · 3 schema behind · 4 schema ahead ·
+    5 no schema version, or another program's · 6 corrupt · 7 missing · 8 done in part · 9 busy, full or out of reach
+    """
+
+
+class RowsLeftOut(logging.Handler):
+    """Shows the library's warnings on stderr and remembers whether a row had to be left out."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.any = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        self.any = self.any or getattr(record, "row_left_out", False)
+        click.echo(f"agentstate: {record.getMessage()}", err=True)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command line and return its exit code; what went wrong is one line on stderr."""
+    warnings = RowsLeftOut()
+    logger = logging.getLogger("agentstate")
+    logger.addHandler(warnings)
+    try:
+        result: Any = cli.main(arguments, prog_name="agentstate", standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+        return code or (exits.PARTLY if warnings.any else 0)
+    except click.ClickException as error:
+        error.show()
+        return exits.USAGE
+    except click.Abort:
+        click.echo("agentstate: stopped", err=True)
+        return 130
+    except errors.AgentStateError as error:
+        if debug_wanted():
+            raise
+        click.echo(f"agentstate: {' '.join(str(error).split())}", err=True)
+        return exits.exit_code(error)
+    except BrokenPipeError:
+        # The reader has seen enough, as in `agentstate sessions | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    finally:
+        logger.removeHandler(warnings)
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its code."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

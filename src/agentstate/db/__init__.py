@@ -1,0 +1,1 @@
+"""What knows databases and no area."""

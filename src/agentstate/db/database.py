@@ -1,0 +1,281 @@
+"""The handle that a caller holds: one database, opened in one mode."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, Pool, make_url
+from sqlalchemy.exc import ArgumentError
+
+from agentstate.clock import utc_now
+from agentstate.db import files, state
+from agentstate.db.base import Base
+from agentstate.db.engine import WRITES, ensure_journal_mode, file_engine, memory_engine
+from agentstate.db.types import aware
+from agentstate.db.uow import UnitOfWork, schema_change, unit_of_work
+from agentstate.errors import (
+    AgentStateError,
+    DatabaseMissing,
+    DatabaseReadOnly,
+    DatabaseUnavailable,
+    InvalidValue,
+    SchemaBehind,
+)
+from agentstate.settings import Settings, read_settings
+
+_abandoned: list[Pool] = []
+"""Pools inherited through fork(): kept for ever, so that no child closes a connection that its parent uses (CN-01)."""
+
+
+class Database:
+    """A database and the units of work on it. Threads may share one; after `os.fork()` the child reconnects by itself.
+
+    with Database.open(path) as database, database.write() as work:
+        RoleSessions(work).save("worker", "alice@bot.example", "s-1")
+    """
+
+    def __init__(self, engine_for: Any, *, path: str | None, name: str, mode: files.Mode, settings: Settings) -> None:
+        """Use `Database.open` or `Database.memory`."""
+        self._engine_for = engine_for
+        self._engine: Engine = engine_for(self._missing)
+        self._path = path
+        self._name = name
+        self._mode: files.Mode = mode
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._file: tuple[int, int] | None = None
+        self._at_head = False
+        self._found: str | None = None
+        self._memory_tables = 0
+        self._complete_tables: set[str] = set()
+
+    @classmethod
+    def open(cls, target: str | Path, mode: files.Mode = "rw", *, settings: Settings | None = None) -> Self:
+        """Open the database at `target`: a path, or a URL such as `sqlite:////var/lib/x/agent.db`.
+
+        `mode` is "rw" (the file must exist), "rwc" (an absent file is created, mode 0600, still without a schema) or
+        "ro" (cannot write by construction, and reads a database that is older than this code). `settings` None takes
+        them from the environment.
+
+        Raises `DatabaseMissing`, `DatabaseEmpty`, `DatabaseUnavailable`, `NotADatabase` or `DatabaseCorrupt` when the
+        file is not a usable database, whose bytes do not change, and `InvalidValue` for an unusable target. The
+        state of the schema is looked at by the first unit of work.
+        """
+        if mode not in ("rw", "rwc", "ro"):
+            raise InvalidValue("mode", f"{mode!r} is not one of rw, rwc, ro")
+        chosen = read_settings() if settings is None else settings
+        path = files.resolve(_path_of(target))
+        database = cls(
+            lambda missing: file_engine(path, mode, chosen, missing), path=path, name=path, mode=mode, settings=chosen
+        )
+        try:
+            database._probe()
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    @classmethod
+    def memory(cls, *, settings: Settings | None = None) -> Self:
+        """Return a new database in memory, with the tables of every area imported so far; importing one adds its.
+
+        It lives as long as the handle. All threads share its one connection and wait for each other; opening a unit
+        inside another one on the same database therefore waits for itself and ends in `DatabaseBusy`.
+        """
+        chosen = Settings() if settings is None else settings
+        name = "the database in memory"
+        return cls(
+            lambda missing: memory_engine(name, chosen, missing), path=None, name=name, mode="rw", settings=chosen
+        )
+
+    @contextmanager
+    def write(self, *, now: datetime | None = None) -> Iterator[UnitOfWork]:
+        """Open a unit of work that writes: leaving the block commits, an exception rolls back.
+
+        `now` (aware; None: the current time) is the time of everything written in it. Waits for the write lock up to
+        the busy timeout, then raises `DatabaseBusy`. Raises `DatabaseReadOnly` on a handle of mode "ro", and
+        `SchemaBehind`, `SchemaAhead`, `SchemaUnversioned` or `ForeignDatabase` unless the schema is this code's own.
+        """
+        if self.readonly:
+            raise DatabaseReadOnly(self._name)
+        self._prepare(writes=True)
+        with self._unit(writes=True, now=now) as work:
+            yield work
+
+    @contextmanager
+    def read(self, *, now: datetime | None = None) -> Iterator[UnitOfWork]:
+        """Open a unit of work that only reads, from one consistent snapshot; a write in it raises `DatabaseReadOnly`.
+
+        An older or newer schema is read as far as it goes (`agentstate.db.compat.readable`). Raises
+        `SchemaUnversioned` or `ForeignDatabase` for a database that is not ours.
+        """
+        self._prepare(writes=False)
+        with self._unit(writes=False, now=now) as work:
+            yield work
+
+    @property
+    def readonly(self) -> bool:
+        """Whether this handle cannot write."""
+        return self._mode == "ro"
+
+    @property
+    def path(self) -> str | None:
+        """The absolute path of the SQLite file, links resolved; None for a database in memory."""
+        return self._path
+
+    @property
+    def url_without_password(self) -> str:
+        """The URL of the database, fit for logs and messages."""
+        return "sqlite://" if self._path is None else f"sqlite:///{self._path}"
+
+    @property
+    def name(self) -> str:
+        """How messages call the database: its path, or its URL without the password."""
+        return self._name
+
+    @property
+    def settings(self) -> Settings:
+        """How the database is opened."""
+        return self._settings
+
+    def revision(self) -> str | None:
+        """Return the schema's revision, known to this code or not; None for a database without tables.
+
+        Raises `SchemaUnversioned` or `ForeignDatabase`.
+        """
+        with self.connect() as connection:
+            return state.schema_revision(connection, self._name)
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """Open a reading transaction below the level of units of work, whatever the state of the schema."""
+        self._reconnect_if_needed()
+        with self._engine.execution_options(**{WRITES: False}).connect() as connection:
+            connection.begin()
+            yield connection
+
+    @contextmanager
+    def change_schema(self, *, keep: bool = True) -> Iterator[Connection]:
+        """Open a transaction that may change the schema, foreign keys off; `keep=False` rolls it back at the end."""
+        if self.readonly:
+            raise DatabaseReadOnly(self._name)
+        self._reconnect_if_needed()
+        with schema_change(self._engine, self._name, keep=keep) as connection:
+            yield connection
+        self._at_head = False
+        self._complete_tables.clear()
+
+    def close(self) -> None:
+        """Close every connection. The handle can be used again and then opens new ones; a memory database is gone."""
+        self._engine.dispose()
+        self._at_head = False
+
+    def __enter__(self) -> Self:
+        """Return the handle itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the handle."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Say which database this is, without any password."""
+        return f"<Database {self._name} {self._mode}>"
+
+    @contextmanager
+    def _unit(self, *, writes: bool, now: datetime | None) -> Iterator[UnitOfWork]:
+        instant = utc_now() if now is None else aware(now, "now")
+        info = {"at_head": self._at_head or self._path is None, "complete_tables": self._complete_tables}
+        with unit_of_work(self._engine, writes=writes, now=instant, database=self._name, info=info) as work:
+            yield work
+
+    def _prepare(self, *, writes: bool) -> None:
+        """Look at the schema until it has been seen at head once: one SELECT, then nothing (foundation, section 3)."""
+        self._reconnect_if_needed()
+        if self._path is None:
+            self._create_memory_tables()
+        if self._at_head or self._path is None:
+            return
+        with self._engine.execution_options(**{WRITES: False}).connect() as connection:
+            with connection.begin():
+                self._found = state.schema_revision(connection, self._name)
+            if self._found is None:
+                raise SchemaBehind(self._name, None, state.HEAD)
+            if writes:
+                state.require_head(self._found, self._name)
+            if self._found == state.HEAD:
+                if not self.readonly:
+                    driver: Any = connection.connection.driver_connection
+                    ensure_journal_mode(driver, self._path, self._settings)
+                self._at_head = True
+
+    def _reconnect_if_needed(self) -> None:
+        """Leave connections behind that belong to a parent process or to a file that is no longer at the path."""
+        if self._pid == os.getpid() and not self._file_changed():
+            return
+        with self._lock:
+            if self._pid != os.getpid():
+                _abandoned.append(self._engine.pool)
+                if self._path is not None:
+                    self._engine = self._engine_for(self._missing)
+                self._pid = os.getpid()
+            if self._file_changed():
+                self._engine.dispose()
+                self._probe()
+                self._at_head = False
+                self._complete_tables.clear()
+
+    def _probe(self) -> None:
+        """Connect once, which tells whether the file is a database, and remember which file it is."""
+        self._engine.connect().close()
+        if self._path is not None:
+            found = os.stat(self._path)
+            self._file = (found.st_dev, found.st_ino)
+
+    def _file_changed(self) -> bool:
+        if self._path is None or self._file is None:
+            return False
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            # Writing on would fill a file without a name, lost with the last process that has it open.
+            raise DatabaseMissing(self._path) from None
+        except OSError as error:
+            raise DatabaseUnavailable(self._path, str(error.strerror)) from None
+        return (found.st_dev, found.st_ino) != self._file
+
+    def _create_memory_tables(self) -> None:
+        if self._memory_tables == len(Base.metadata.tables):
+            return
+        with self._lock, schema_change(self._engine, self._name) as connection:
+            Base.metadata.create_all(connection)
+            self._memory_tables = len(Base.metadata.tables)
+
+    def _missing(self, detail: str) -> AgentStateError:
+        if self._at_head:
+            return DatabaseUnavailable(self._name, f"{detail}, although its schema is at {self._found}")
+        return SchemaBehind(self._name, self._found, state.HEAD)
+
+
+def _path_of(target: str | Path) -> str | Path:
+    """Return the path that a target names; a URL is told by its `scheme://`."""
+    if isinstance(target, Path) or not isinstance(target, str) or "://" not in target:
+        return target
+    try:
+        url = make_url(target)
+    except ArgumentError:
+        raise InvalidValue("database", "it looks like a URL but cannot be read as one: scheme://…/name") from None
+    if url.get_backend_name() != "sqlite":
+        raise InvalidValue("database", f"URLs of {url.get_backend_name()} are not supported, only sqlite:///PATH")
+    path = target.partition("://")[2].removeprefix("/")
+    if not path or url.host or path == ":memory:":
+        raise InvalidValue("database", "a URL of SQLite names a file: sqlite:////absolute/path or sqlite:///relative")
+    return path

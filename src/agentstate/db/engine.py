@@ -1,0 +1,165 @@
+"""Engines: the only place where connections are made and prepared, and where BEGIN is written.
+
+SQLite's driver is kept out of transactions (`isolation_level = None`): writers say BEGIN IMMEDIATE, so that waiting for
+the lock happens at the start and under the busy timeout; a deferred read-then-write fails at once instead, or loses
+an update silently (LK-01, LK-02).
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
+from sqlalchemy.engine import ExceptionContext
+
+from agentstate.clock import monotonic, pause
+from agentstate.db import files
+from agentstate.db.failures import translate_sqlite
+from agentstate.errors import AgentStateError, DatabaseUnavailable
+from agentstate.settings import Settings
+
+log = logging.getLogger("agentstate")
+
+WRITES = "agentstate_writes"
+"""Execution option of the engines that units of work use: whether the transaction takes the write lock."""
+
+MINIMUM_SQLITE = (3, 35, 0)
+"""RETURNING and DROP COLUMN."""
+
+
+Missing = Callable[[str], AgentStateError]
+
+
+def file_engine(path: str, mode: files.Mode, settings: Settings, missing: Missing) -> Engine:
+    """Return an engine for the SQLite file at `path`; every connection is checked and prepared as it is made.
+
+    Any number of connections may be open at once, so that waiting for the write lock is SQLite's busy timeout and
+    never a queue for a connection. A read-only handle in a directory that cannot be written opens a new connection
+    each time, because whether the file may be read without its sidecars is decided anew each time (FS-02). `missing`
+    makes the error for a table or column that is not there.
+    """
+
+    def connect() -> sqlite3.Connection:
+        if files.check(path, mode) is None:
+            files.create(path)
+        return open_sqlite(path, mode, settings)
+
+    if mode == "ro" and not files.writable_directory(path):
+        engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    else:
+        engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=5, max_overflow=-1)
+    return _with_events(engine, path, settings, missing)
+
+
+def memory_engine(name: str, settings: Settings, missing: Missing) -> Engine:
+    """Return an engine with one connection to a database in memory, shared by all threads, one at a time (CN-02).
+
+    The pool hands the connection out and makes others wait for it, up to the busy timeout.
+    """
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    engine = create_engine(
+        "sqlite://",
+        creator=connect,
+        poolclass=QueuePool,
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=settings.busy_timeout,
+    )
+    return _with_events(engine, name, settings, missing)
+
+
+def ensure_journal_mode(connection: sqlite3.Connection, path: str, settings: Settings) -> None:
+    """Put the database into the journal mode that is wanted, waiting for others as long as for any lock.
+
+    Switching to or from WAL fails at once while somebody else is writing, whatever the busy timeout (LK-06), so it is
+    tried again until the timeout, outside any transaction. A mode that cannot be had is reported, not fatal (FS-01).
+    """
+    wanted = settings.journal_mode or _default_journal_mode(path)
+    deadline = monotonic() + settings.busy_timeout
+    while True:
+        current = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+        if current == wanted:
+            return
+        try:
+            answer = str(connection.execute(f"PRAGMA journal_mode = {wanted}").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if not str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY") or monotonic() >= deadline:
+                raise
+            pause(0.02)
+            continue
+        if answer != wanted:
+            log.warning("%s: journal mode %s was asked for, the database stays in %s", path, wanted, answer)
+        return
+
+
+def _default_journal_mode(path: str) -> str:
+    mount = files.shared_mount(path)
+    if mount is None:
+        return "wal"
+    log.warning("%s lies on %s, where WAL is not safe: journal mode DELETE is used", path, mount)
+    return "delete"
+
+
+def open_sqlite(path: str, mode: files.Mode, settings: Settings) -> sqlite3.Connection:
+    """Return a prepared connection to an existing file; raises the driver's errors as they are."""
+    if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
+        raise DatabaseUnavailable(path, f"SQLite {sqlite3.sqlite_version} is too old, 3.35 or newer is needed")
+    # From parts, never by pasting: '?', '#' and '%' in a path would name another file (CN-06).
+    uri = f"file:{quote(path)}?mode={'ro' if mode == 'ro' else 'rw'}"
+    if mode == "ro" and not files.writable_directory(path) and not files.has_wal(path):
+        # Nobody can have it open for writing through this directory, and SQLite cannot create its shared memory.
+        uri += "&immutable=1"
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=settings.busy_timeout, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        if mode != "ro":
+            connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
+            _prepare_file(connection, path, settings)
+        connection.execute("PRAGMA schema_version").fetchone()  # reads the first page: is it a database at all?
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare_file(connection: sqlite3.Connection, path: str, settings: Settings) -> None:
+    if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
+        # Lasting properties, before the first page makes them final.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        ensure_journal_mode(connection, path, settings)
+    elif (
+        settings.journal_mode in ("truncate", "persist")
+        and connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal"
+    ):
+        # These two belong to the connection and not to the file. Leaving WAL is for `ensure_journal_mode`.
+        connection.execute(f"PRAGMA journal_mode = {settings.journal_mode}")
+
+
+def _with_events(engine: Engine, name: str, settings: Settings, missing: Missing) -> Engine:
+    def translate(context: ExceptionContext) -> BaseException | None:
+        """Return our own error in place of the driver's; one of ours that a type raised comes out as it was."""
+        original = context.original_exception
+        if isinstance(original, AgentStateError):
+            return original
+        return translate_sqlite(original, name, settings.busy_timeout, missing)
+
+    event.listen(engine, "begin", _begin)
+    event.listen(engine, "handle_error", translate)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITES, False)
+    # query_only makes a statement that writes fail in a reading unit, instead of being rolled back unnoticed.
+    connection.exec_driver_sql(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

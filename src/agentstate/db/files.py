@@ -1,0 +1,185 @@
+"""What lies at the path of an SQLite database, told apart before SQLite opens it.
+
+Only names, sizes and permissions are looked at. The file is never opened and closed by ordinary calls: closing any
+descriptor of it drops the locks that SQLite holds on it in this process (FS-11).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import stat
+from pathlib import Path
+from typing import Literal
+
+from agentstate.errors import (
+    DatabaseEmpty,
+    DatabaseMissing,
+    DatabaseUnavailable,
+    InvalidValue,
+    NotADatabase,
+)
+
+Mode = Literal["rw", "rwc", "ro"]
+log = logging.getLogger("agentstate")
+
+SIDECARS = ("-wal", "-shm", "-journal")
+_SHARED_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "ceph", "afs", "vboxsf", "prl_fs"}
+_SHARED_FUSE = ("sshfs", "s3fs", "nfs", "cifs", "smb", "9p", "virtiofs", "rclone", "gvfs", "glusterfs", "grpcfuse")
+
+
+def resolve(path: str | Path) -> str:
+    """Return the absolute path of the file meant, with links of an existing file or directory followed once.
+
+    A link whose target is missing is not followed: `check` refuses it, because it may have been planted (FS-12).
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidValue("database", "must be the path of a file, as text without NUL")
+    absolute = os.path.abspath(text)
+    if os.path.exists(absolute):
+        return os.path.realpath(absolute)
+    return os.path.join(os.path.realpath(os.path.dirname(absolute)), os.path.basename(absolute))
+
+
+def check(path: str, mode: Mode) -> os.stat_result | None:
+    """Return the file's status, or None when there is none and `mode` may create it.
+
+    Raises `DatabaseMissing`, `DatabaseEmpty`, `DatabaseUnavailable` (naming the obstacle, the path and the user) or
+    `NotADatabase`. A FIFO is told by its status and so cannot make anybody wait.
+    """
+    directory = os.path.dirname(path)
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        _check_absent(path, directory, mode)
+        return None
+    except (PermissionError, NotADirectoryError, OSError) as error:
+        raise DatabaseUnavailable(path, f"{error.strerror} (as user {_me()})") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise NotADatabase(path, f"it is a {_kind(found.st_mode)}")
+    for suffix in SIDECARS:
+        if os.path.islink(path + suffix):
+            raise DatabaseUnavailable(path, f"{path}{suffix} is a symbolic link, which is not followed; remove it")
+    if not os.access(path, os.R_OK, effective_ids=True):
+        raise DatabaseUnavailable(path, f"the file belongs to {_name(found.st_uid)} and {_me()} may not read it")
+    if mode != "ro":
+        if not os.access(path, os.W_OK, effective_ids=True):
+            raise DatabaseUnavailable(path, f"the file belongs to {_name(found.st_uid)} and {_me()} may not write it")
+        _check_directory(path, directory)
+    if found.st_size == 0:
+        _check_empty(path, mode)
+    return found
+
+
+def create(path: str) -> None:
+    """Create the empty file, readable and writable for its owner only; one that appears meanwhile is left alone.
+
+    A symbolic link at the path is not followed (FS-10, FS-12).
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise DatabaseUnavailable(path, f"{error.strerror} (as user {_me()})") from None
+
+
+def writable_directory(path: str) -> bool:
+    """Return whether this user may create files beside the database, which WAL needs."""
+    return os.access(os.path.dirname(path), os.W_OK | os.X_OK, effective_ids=True)
+
+
+def has_wal(path: str) -> bool:
+    """Return whether a write-ahead log lies beside the database, without which newer rows would be missed."""
+    return _size(path + "-wal") > 0
+
+
+def shared_mount(path: str) -> str | None:
+    """Return the mount point (and its kind) when the path lies on a network or shared file system, else None.
+
+    WAL needs memory shared between all users of the file, which such mounts do not give (FS-01). Where the kernel
+    does not list its mounts the answer is None.
+    """
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    best, kind = "", ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        point = before.split(" ")[4].replace("\\040", " ")
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, after.split(" ")[0]
+    shared = kind in _SHARED_FILE_SYSTEMS or (kind.startswith("fuse") and kind.rpartition(".")[2] in _SHARED_FUSE)
+    return f"{best} ({kind})" if shared else None
+
+
+def backups_beside(path: str) -> list[str]:
+    """Return the backups that upgrades left beside the database, oldest first."""
+    directory, name = os.path.split(path)
+    try:
+        return sorted(
+            os.path.join(directory, entry) for entry in os.listdir(directory) if entry.startswith(f"{name}.backup-")
+        )
+    except OSError:
+        return []
+
+
+def _check_absent(path: str, directory: str, mode: Mode) -> None:
+    if os.path.islink(path):
+        raise DatabaseUnavailable(path, "it is a symbolic link to nothing, which is not followed; remove it")
+    if not os.path.isdir(directory):
+        raise DatabaseUnavailable(path, f"the directory {directory} does not exist (looked for it as user {_me()})")
+    if mode != "rwc":
+        raise DatabaseMissing(path)
+    _check_directory(path, directory)
+
+
+def _check_directory(path: str, directory: str) -> None:
+    if not writable_directory(path):
+        owner = _name(os.stat(directory).st_uid)
+        raise DatabaseUnavailable(
+            path,
+            f"the directory {directory} belongs to {owner} and {_me()} may not write to it; "
+            "SQLite keeps its journal beside the database",
+        )
+
+
+def _check_empty(path: str, mode: Mode) -> None:
+    if mode != "rwc":
+        raise DatabaseEmpty(path)
+    # A process that creates the file at this moment leaves it empty only until its first page is written, and no
+    # journal lies beside it before that: hence size, journal, size.
+    leftovers = [path + suffix for suffix in ("-wal", "-journal") if _size(path + suffix) > 0] + backups_beside(path)
+    if leftovers and _size(path) == 0:
+        raise DatabaseEmpty(path)
+    log.warning("%s exists and is empty; a new database is made in it", path)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "directory"
+    if stat.S_ISFIFO(mode):
+        return "FIFO"
+    return "socket" if stat.S_ISSOCK(mode) else "device"
+
+
+def _name(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _me() -> str:
+    return _name(os.geteuid())

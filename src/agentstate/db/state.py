@@ -1,0 +1,74 @@
+"""Which schema a database has, told without Alembic: one SELECT on the way to a normal call."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, inspect
+
+from agentstate.errors import ForeignDatabase, SchemaAhead, SchemaBehind, SchemaUnversioned
+
+REVISIONS = {"0001": "role_state", "0002": "approvals", "0003": "approval_progress"}
+"""Every revision this code knows, oldest first; a test keeps it equal to migrations/versions."""
+
+HEAD = "0003"
+
+VERSION_TABLE = "alembic_version"
+
+OUR_TABLES = {
+    "sessions": {"role", "sender", "session_id"},
+    "introductions": {"role", "sender"},
+    "start_pending": {"job_id", "sender", "requested_by", "body"},
+    "pending_approval": {"job_id", "requested_by", "commit_message"},
+    "pending_approval_repo": {"job_id", "repo_dir"},
+}
+"""Tables and the columns by which ours are told from another program's of the same name."""
+
+
+def describe(revision: str | None) -> str:
+    """Return how a person reads a revision: number and name, `0003 (approval_progress)`."""
+    if revision is None:
+        return "no schema"
+    return f"{revision} ({REVISIONS[revision]})" if revision in REVISIONS else revision
+
+
+def schema_revision(connection: Connection, database: str) -> str | None:
+    """Return the revision of the schema, known or not; None for a database without any table.
+
+    `database` is the name that errors carry. Raises `SchemaUnversioned` for our tables without a version, and
+    `ForeignDatabase` for tables that are not ours.
+    """
+    try:
+        versions = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalars().all()
+    except SchemaBehind:
+        versions = []  # no version table
+    if len(versions) == 1 and versions[0] in REVISIONS:
+        return str(versions[0])
+    tables = [name for name in inspect(connection).get_table_names() if name != VERSION_TABLE]
+    ours = our_tables(connection)
+    if versions:
+        if ours or not tables:
+            return ", ".join(sorted(map(str, versions)))
+        raise ForeignDatabase(database, sorted(tables))
+    if ours:
+        raise SchemaUnversioned(database, HEAD)
+    if tables:
+        raise ForeignDatabase(database, sorted(tables))
+    return None
+
+
+def our_tables(connection: Connection) -> list[str]:
+    """Return the names of the tables that are ours by name and columns, sorted."""
+    inspector = inspect(connection)
+    return sorted(
+        table
+        for table in set(inspector.get_table_names()) & set(OUR_TABLES)
+        if OUR_TABLES[table] <= {column["name"] for column in inspector.get_columns(table)}
+    )
+
+
+def require_head(revision: str | None, database: str) -> None:
+    """Raise `SchemaBehind` or `SchemaAhead` unless the revision is the one that this code writes."""
+    if revision == HEAD:
+        return
+    if revision is None or revision in REVISIONS:
+        raise SchemaBehind(database, revision, HEAD)
+    raise SchemaAhead(database, revision, HEAD)

@@ -1,0 +1,96 @@
+"""Units of work: the only place where transactions begin, commit and roll back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Mapper, Session, object_mapper
+from sqlalchemy.orm.attributes import flag_modified
+
+from agentstate.db.engine import WRITES
+from agentstate.db.types import JsonText
+from agentstate.errors import ConstraintViolated, DatabaseBusy
+
+
+@dataclass(frozen=True, slots=True)
+class UnitOfWork:
+    """One transaction: its session, and the one instant (aware UTC) at which everything in it happens."""
+
+    session: Session
+    now: datetime
+
+
+@contextmanager
+def unit_of_work(
+    engine: Engine, *, writes: bool, now: datetime, database: str, info: dict[str, Any]
+) -> Iterator[UnitOfWork]:
+    """Begin a transaction, commit it when the block is left, roll it back when the block raises.
+
+    A writing unit takes the write lock at once and waits for it up to the busy timeout. `database` is the name that
+    errors carry, `info` becomes the session's info. Nothing is retried here: after a failure nothing of the unit is
+    stored, and whether to repeat it is the caller's decision (LK-09).
+    """
+    session = Session(engine.execution_options(**{WRITES: writes}), expire_on_commit=False, info=info)
+    try:
+        with _connecting(engine, database):
+            session.connection()
+        yield UnitOfWork(session, now)
+        if writes:
+            _save_json_changed_in_place(session)
+            session.commit()
+    finally:
+        session.close()  # rolls back what is not committed and gives the connection back
+
+
+@contextmanager
+def schema_change(engine: Engine, database: str, *, keep: bool = True) -> Iterator[Connection]:
+    """Begin a transaction for changing the schema, with foreign keys off; commit it when the block is left.
+
+    Foreign keys are off because rebuilding a parent table would delete its children (MG-01); they are switched on the
+    driver's connection before BEGIN, since SQLite ignores the PRAGMA inside a transaction, and checked before the
+    commit. `keep=False` rolls everything back at the end: a rehearsal.
+    """
+    with _connecting(engine, database):
+        connection = engine.execution_options(**{WRITES: True}).connect()
+    with connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        driver.execute("PRAGMA foreign_keys = OFF")
+        try:
+            with connection.begin() as transaction:
+                yield connection
+                broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+                if broken:
+                    raise ConstraintViolated(database, f"{len(broken)} rows would refer to rows that do not exist")
+                if not keep:
+                    transaction.rollback()
+        finally:
+            driver.execute("PRAGMA foreign_keys = ON")
+
+
+@contextmanager
+def _connecting(engine: Engine, database: str) -> Iterator[None]:
+    try:
+        yield
+    except PoolTimeout:
+        # Only a database in memory has a bounded pool: its one connection is in use.
+        raise DatabaseBusy(database, engine.pool.timeout()) from None  # type: ignore[attr-defined]
+
+
+def _save_json_changed_in_place(session: Session) -> None:
+    for instance in session.identity_map.values():
+        for key in _json_attributes(object_mapper(instance)):
+            if key in instance.__dict__ and JsonText.changed_in_place(instance.__dict__[key]):
+                flag_modified(instance, key)
+
+
+@cache
+def _json_attributes(mapper: Mapper[Any]) -> tuple[str, ...]:
+    return tuple(attribute.key for attribute in mapper.column_attrs if isinstance(attribute.columns[0].type, JsonText))

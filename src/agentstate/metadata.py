@@ -1,0 +1,12 @@
+"""The whole schema in one place: importing this maps every area."""
+
+from __future__ import annotations
+
+from agentstate.approvals import models as _approvals
+from agentstate.db.base import Base
+from agentstate.roles import models as _roles
+
+__all__ = ["AREAS", "metadata"]
+
+AREAS = (_roles, _approvals)
+metadata = Base.metadata

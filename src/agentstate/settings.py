@@ -1,0 +1,90 @@
+"""The one reader of the environment: which database, and how to wait for it and write to it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agentstate.errors import DatabaseNotConfigured, InvalidSetting
+
+JOURNAL_MODES = ("wal", "delete", "truncate", "persist")
+SYNCHRONOUS_LEVELS = ("full", "normal", "extra")
+_SQLITE_URL_PREFIXES = ("sqlite:///", "sqlite+pysqlite:///")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a database is opened.
+
+    `busy_timeout` is in seconds. `journal_mode` None means: WAL, except on a network or shared file system, where it
+    is DELETE. `synchronous` is SQLite's durability level.
+    """
+
+    busy_timeout: float = 30.0
+    journal_mode: str | None = None
+    synchronous: str = "full"
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings that the environment asks for, defaults where it is silent.
+
+    `environ` stands in for the process's environment. Raises `InvalidSetting` naming the variable.
+    """
+    variables = os.environ if environ is None else environ
+    return Settings(
+        busy_timeout=_seconds(variables, "AGENT_DB_BUSY_TIMEOUT", 30.0),
+        journal_mode=_choice(variables, "AGENT_DB_JOURNAL_MODE", JOURNAL_MODES, None),
+        synchronous=_choice(variables, "AGENT_DB_SYNCHRONOUS", SYNCHRONOUS_LEVELS, "full") or "full",
+    )
+
+
+def configured_target(environ: Mapping[str, str] | None = None) -> str:
+    """Return the database that the environment names: the URL of AGENT_DB_URL, else the path of AGENT_DB_PATH.
+
+    An empty variable counts as not set. Raises `DatabaseNotConfigured` when neither is set, and `InvalidSetting`
+    when both are set and do not name the same file: guessing would split one memory into two.
+    """
+    variables = os.environ if environ is None else environ
+    path, url = variables.get("AGENT_DB_PATH", ""), variables.get("AGENT_DB_URL", "")
+    if path and url and not _same_file(path, url):
+        raise InvalidSetting("AGENT_DB_PATH and AGENT_DB_URL", "both are set and name different databases; unset one")
+    if not path and not url:
+        raise DatabaseNotConfigured
+    return url or path
+
+
+def debug_wanted(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether a person asked to see tracebacks at the command line (AGENTSTATE_DEBUG set to anything)."""
+    return bool((os.environ if environ is None else environ).get("AGENTSTATE_DEBUG"))
+
+
+def _same_file(path: str, url: str) -> bool:
+    for prefix in _SQLITE_URL_PREFIXES:
+        if url.startswith(prefix):
+            return os.path.abspath(url.removeprefix(prefix)) == os.path.abspath(path)
+    return False
+
+
+def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:
+    text = variables.get(name, "")
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    # SQLite counts milliseconds in 32 bits.
+    if not 0 <= seconds <= 2_000_000:
+        raise InvalidSetting(name, f"{text!r} is not a number of seconds between 0 and 2000000")
+    return seconds
+
+
+def _choice(variables: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str | None) -> str | None:
+    text = variables.get(name, "")
+    if not text:
+        return default
+    if text.lower() not in allowed:
+        raise InvalidSetting(name, f"{text!r} is not one of {', '.join(allowed)}")
+    return text.lower()

@@ -18,7 +18,7 @@ def approvals() -> None:
     """List the jobs that wait for a person's yes, or show or drop one."""
 
 
-@approvals.command("list")
+@approvals.command("list", short_help="List what waits (the default).")
 @database_option
 @json_option
 def list_cases(database: str | None, as_json: bool) -> None:
@@ -35,7 +35,7 @@ def list_cases(database: str | None, as_json: bool) -> None:
     print_rows(("Job", "Waits for", "Requested by", "Since", "State", "What"), rows, empty="nothing waits for a yes")
 
 
-@approvals.command("show")
+@approvals.command("show", short_help="Show one job with all that is known of it.")
 @click.argument("job")
 @database_option
 @json_option
@@ -53,7 +53,7 @@ def show_case(job: str, database: str | None, as_json: bool) -> int:
     return 0
 
 
-@approvals.command("unfinished")
+@approvals.command("unfinished", short_help="List decisions begun and not finished.")
 @database_option
 @json_option
 def list_unfinished(database: str | None, as_json: bool) -> None:
@@ -79,7 +79,7 @@ def list_unfinished(database: str | None, as_json: bool) -> None:
     print_rows(("Job", "Decision", "Claimed by", "Since", "Repositories done"), rows, empty="nothing is unfinished")
 
 
-@approvals.command("drop")
+@approvals.command("drop", short_help="Delete a job's record, and nothing else.")
 @click.argument("job")
 @database_option
 def drop_case(job: str, database: str | None) -> int:
@@ -106,7 +106,7 @@ def _nothing_waits(job: str) -> int:
 
 def _progress(case: views.OpenCase) -> str:
     done = f"{case.repos_done} of {case.repos_total} released" if case.repos_done else ""
-    claim = f"claimed by {case.claimed_by}" if case.claimed_at is not None else ""
+    claim = f"being decided: {case.claimed_by}" if case.claimed_at is not None else ""
     return ", ".join(part for part in (claim, done) if part) or "open"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -15,6 +16,8 @@ from agentstate.clock import utc_now
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# What people wrote may hold characters that command a terminal, or turn the direction of its text.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNITS = ((86_400, "day", "days"), (3_600, "h", "h"), (60, "min", "min"))
 
 
@@ -85,15 +88,23 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empt
 
 
 def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one line each; on a terminal instants come with their age."""
+    """Print names and values: aligned, texts on their lines and instants with their age on a terminal.
+
+    In a pipe each is one line, name and value separated by a tab, escaped as in `print_rows`.
+    """
     found = list(pairs)
+    if not sys.stdout.isatty():
+        for name, value in found:
+            click.echo(f"{name}\t{_one_line(value)}")
+        return
     width = max(len(name) for name, _ in found) + 2
-    on_terminal, now = sys.stdout.isatty(), utc_now()
+    now = utc_now()
     for name, value in found:
-        text = _one_line(value)
-        if on_terminal and isinstance(value, datetime):
-            text = f"{text}  ({ago(value, now)})"
-        click.echo(f"{name:<{width}}{text}".rstrip() if on_terminal else f"{name}\t{text}")
+        lines = [_one_line(line) for line in value.splitlines()] if isinstance(value, str) else [_one_line(value)]
+        if isinstance(value, datetime):
+            lines = [f"{lines[0]}  ({ago(value, now)})"]
+        for number, line in enumerate(lines or [""]):
+            click.echo(f"{'' if number else name:<{width}}{line}".rstrip())
 
 
 def ago(moment: datetime, now: datetime) -> str:
@@ -111,4 +122,4 @@ def _one_line(value: object) -> str:
     if value is None:
         return "-"
     text = str(plain(value))
-    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+    return _UNSAFE.sub(lambda found: repr(found[0])[1:-1], text.replace("\\", "\\\\"))

@@ -76,5 +76,5 @@ def forget_introduction(role: str, sender: str, database: str | None) -> int:
 
 
 def _answer(done: bool, no: str, yes: str) -> int:
-    click.echo(yes if done else no, err=not done)
+    click.echo(yes if done else f"agentstate: {no}", err=not done)
     return 0 if done else exits.NO

@@ -92,7 +92,10 @@ def _open(target: str | None, mode: Mode) -> Database:
 def _current_revision(target: str | None) -> str | None:
     try:
         with _open(target, "ro") as database:
-            return database.revision()
+            revision = database.revision()
+            if revision is not None and revision not in state.REVISIONS:
+                state.require_head(revision, database.name)
+            return revision
     except (DatabaseMissing, DatabaseEmpty):
         return None
 

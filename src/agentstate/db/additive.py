@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,10 @@ from sqlalchemy import Column, Connection, MetaData, inspect
 from sqlalchemy.schema import CreateColumn, DefaultClause
 
 from agentstate.clock import monotonic, pause
+from agentstate.db import state
 from agentstate.db.base import Base
 from agentstate.db.database import Database
-from agentstate.errors import CannotAdopt, DatabaseBusy
+from agentstate.errors import CannotAdopt, DatabaseBusy, SchemaUnversioned
 
 BUSY_RETRIES = 5
 BUSY_PAUSE = 0.1
@@ -36,9 +38,13 @@ def add_missing_columns(database: Database, metadata: MetaData = Base.metadata) 
     applied; a lock is waited for up to the busy timeout, then `DatabaseBusy`; a read-only handle is reported, not
     raised, and its steps are skipped. A table that does not exist is left to the migrations. The version row is not
     touched: the additive revision finds its columns in place. Raises `CannotAdopt` naming a column that cannot be
-    added to a filled table.
+    added to a filled table, `SchemaAhead` for a database that a newer agentstate wrote, and `ForeignDatabase`.
     """
     with database.connect() as connection:
+        with suppress(SchemaUnversioned):
+            found = state.schema_revision(connection, database.name)
+            if found is not None and found not in state.REVISIONS:
+                state.require_head(found, database.name)
         missing, present = _compare(connection, metadata)
     for column in missing:
         if not addable(column):

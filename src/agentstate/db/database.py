@@ -200,8 +200,6 @@ class Database:
     def _prepare(self, *, writes: bool) -> None:
         """Look at the schema until it has been seen at head once: one SELECT, then nothing (foundation, section 3)."""
         self._reconnect_if_needed()
-        if self._path is None:
-            self._create_memory_tables()
         if self._at_head or self._path is None:
             return
         with self._engine.execution_options(**{WRITES: False}).connect() as connection:
@@ -219,13 +217,15 @@ class Database:
 
     def _reconnect_if_needed(self) -> None:
         """Leave connections behind that belong to a parent process or to a file that is no longer at the path."""
+        if self._path is None:
+            self._create_memory_tables()
+            return  # a child process has a copy of the memory, connection and all
         if self._pid == os.getpid() and not self._file_changed():
             return
         with self._lock:
             if self._pid != os.getpid():
                 _abandoned.append(self._engine.pool)
-                if self._path is not None:
-                    self._engine = self._engine_for(self._missing)
+                self._engine = self._engine_for(self._missing)
                 self._pid = os.getpid()
             if self._file_changed():
                 self._engine.dispose()

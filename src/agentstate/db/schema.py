@@ -126,8 +126,14 @@ def downgrade(
 
 
 def upgrade_script(start: str | None = None, to: str = "head", *, dialect: str = "sqlite") -> str:
-    """Return the SQL of an upgrade for review, without running it; `start` None means from an empty database."""
+    """Return the SQL of an upgrade for review, without running it; `start` None means from an empty database.
+
+    Raises `InvalidValue` for an unknown revision, and for a target older than the start.
+    """
     target = _known(to)
+    order = list(state.REVISIONS)
+    if start is not None and order.index(_known(start)) > order.index(target):
+        raise InvalidValue("revision", f"{target} is older than {start}, from which the script would start")
     script = script_directory()
     output = io.StringIO()
     context = _context(
@@ -160,7 +166,12 @@ def adopt(database: Database, metadata: MetaData, *, dry_run: bool = False, back
                 reason = f"it has a schema version already ({', '.join(versions)}), so there is nothing to adopt"
                 raise CannotAdopt(database.name, reason)
         saved = _backup(database, connection, None) if backup and not dry_run else None
-        steps, rows = take_over_tables(connection, metadata, database.name)
+        try:
+            steps, rows = take_over_tables(connection, metadata, database.name)
+        except BaseException:
+            if saved is not None:
+                Path(saved).unlink()  # refused, so there is no change to go back from
+            raise
         context = MigrationContext.configure(connection, opts=dict(MIGRATION_OPTIONS))
         context.stamp(script_directory(), state.HEAD)
     return Adoption((*steps, f"stamped as {state.describe(state.HEAD)}"), rows, state.HEAD, saved)

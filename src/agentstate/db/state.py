@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, inspect
 
-from agentstate.errors import ForeignDatabase, SchemaAhead, SchemaBehind, SchemaUnversioned
+from agentstate.errors import DatabaseUnavailable, ForeignDatabase, SchemaAhead, SchemaBehind, SchemaUnversioned
 
 REVISIONS = {"0001": "role_state", "0002": "approvals", "0003": "approval_progress"}
 """Every revision this code knows, oldest first; a test keeps it equal to migrations/versions."""
@@ -23,6 +23,11 @@ OUR_TABLES = {
 """Tables and the columns by which ours are told from another program's of the same name."""
 
 
+_VERSION = f"SELECT version_num FROM {VERSION_TABLE}"
+_OUR_VERSION = f"SELECT version_num, (SELECT count(sender) FROM sessions WHERE role IS NULL) FROM {VERSION_TABLE}"
+"""The version, but only beside a table of our first revision: other programs number their revisions 0001 too."""
+
+
 def describe(revision: str | None) -> str:
     """Return how a person reads a revision: number and name, `0003 (approval_progress)`."""
     if revision is None:
@@ -36,17 +41,15 @@ def schema_revision(connection: Connection, database: str) -> str | None:
     `database` is the name that errors carry. Raises `SchemaUnversioned` for our tables without a version, and
     `ForeignDatabase` for tables that are not ours.
     """
-    try:
-        versions = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalars().all()
-    except SchemaBehind:
-        versions = []  # no version table
+    versions = _versions(connection, _OUR_VERSION)
     if len(versions) == 1 and versions[0] in REVISIONS:
-        return str(versions[0])
+        return versions[0]
+    versions = versions or _versions(connection, _VERSION)
     tables = [name for name in inspect(connection).get_table_names() if name != VERSION_TABLE]
     ours = our_tables(connection)
     if versions:
         if ours or not tables:
-            return ", ".join(sorted(map(str, versions)))
+            return ", ".join(sorted(versions))
         raise ForeignDatabase(database, sorted(tables))
     if ours:
         raise SchemaUnversioned(database, HEAD)
@@ -63,6 +66,13 @@ def our_tables(connection: Connection) -> list[str]:
         for table in set(inspector.get_table_names()) & set(OUR_TABLES)
         if OUR_TABLES[table] <= {column["name"] for column in inspector.get_columns(table)}
     )
+
+
+def _versions(connection: Connection, statement: str) -> list[str]:
+    try:
+        return [str(version) for version in connection.exec_driver_sql(statement).scalars()]
+    except (SchemaBehind, DatabaseUnavailable):
+        return []  # no such table; another obstacle meets the next statement as well
 
 
 def require_head(revision: str | None, database: str) -> None:

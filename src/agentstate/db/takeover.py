@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, MetaData, Table, inspect
@@ -12,13 +14,38 @@ from agentstate.db.additive import addable, default_text, step
 from agentstate.db.types import UnixSeconds, UtcText, parse_instant
 from agentstate.errors import CannotAdopt, ConstraintViolated, InvalidValue, UnreadableValue
 
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+
 
 def take_over_tables(connection: Connection, metadata: MetaData, database: str) -> tuple[list[str], dict[str, int]]:
     """Rebuild our tables that exist, create those that do not; return the steps taken, and the rows per table.
 
-    Values pass the columns' own types, as if they were written today. Raises `CannotAdopt` naming what stands in the
-    way; the caller's transaction then leaves everything as it was.
+    Values pass the columns' own types, as if they were written today. Indexes and triggers that a table had beside
+    them are made again. Raises `CannotAdopt` naming what stands in the way; the caller's transaction then leaves
+    everything as it was.
     """
+    with _foreign_hands(connection):
+        return _take_over(connection, metadata, database)
+
+
+@contextmanager
+def _foreign_hands(connection: Connection) -> Iterator[None]:
+    """Read bytes that are not UTF-8, so that their row can be named, and rename a table without its references.
+
+    SQLite otherwise turns views and foreign keys of other tables to the renamed table, which is about to go.
+    """
+    driver: Any = connection.connection.driver_connection
+    usual = driver.text_factory
+    driver.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+    driver.execute("PRAGMA legacy_alter_table = ON")
+    try:
+        yield
+    finally:
+        driver.execute("PRAGMA legacy_alter_table = OFF")
+        driver.text_factory = usual
+
+
+def _take_over(connection: Connection, metadata: MetaData, database: str) -> tuple[list[str], dict[str, int]]:
     ours = set(state.our_tables(connection))
     existing = set(inspect(connection).get_table_names())
     steps: list[str] = []
@@ -26,9 +53,10 @@ def take_over_tables(connection: Connection, metadata: MetaData, database: str) 
     for table in metadata.sorted_tables:
         if table.name in ours:
             steps += _compare_columns(connection, table, database)
-            rows[table.name] = _rebuild(connection, table, database)
+            rows[table.name], kept = _rebuild(connection, table, database)
             count = rows[table.name]
             steps.append(f"took over {table.name} with {count} row{'' if count == 1 else 's'}")
+            steps += [f"kept {name} on {table.name}" for name in kept]
         elif table.name in existing:
             raise CannotAdopt(database, f"its table {table.name} has other columns than agentstate's")
         else:
@@ -51,18 +79,29 @@ def _compare_columns(connection: Connection, table: Table, database: str) -> lis
     return [f"added {step(column)}" for column in missing]
 
 
-def _rebuild(connection: Connection, table: Table, database: str) -> int:
+def _rebuild(connection: Connection, table: Table, database: str) -> tuple[int, list[str]]:
     old = f"_adopted_{table.name}"
     columns = [column["name"] for column in inspect(connection).get_columns(table.name)]
+    beside = connection.exec_driver_sql(
+        "SELECT type, name, sql FROM sqlite_master "
+        "WHERE tbl_name = ? AND type IN ('index', 'trigger') AND sql IS NOT NULL",
+        (table.name,),
+    ).all()
+    for kind, name, _ in beside:
+        connection.exec_driver_sql(f'DROP {kind} "{name}"')
     connection.exec_driver_sql(f'ALTER TABLE "{table.name}" RENAME TO "{old}"')
     table.create(connection)
     count = 0
-    # Rows are read by rowid, a batch at a time: the table may be larger than memory.
-    for row in connection.exec_driver_sql(f'SELECT * FROM "{old}" ORDER BY rowid').yield_per(500).mappings():
+    # A batch at a time: the table may be larger than memory.
+    for row in connection.exec_driver_sql(f'SELECT * FROM "{old}"').yield_per(500).mappings():
         _insert(connection, table, {name: row[name] for name in columns}, database)
         count += 1
     connection.exec_driver_sql(f'DROP TABLE "{old}"')
-    return count
+    new = {index["name"] for index in inspect(connection).get_indexes(table.name)}
+    kept = [(kind, name, made) for kind, name, made in beside if name not in new]
+    for _, _, made in kept:
+        connection.exec_driver_sql(made)
+    return count, [f"{kind} {name}" for kind, name, _ in kept]
 
 
 def _insert(connection: Connection, table: Table, row: Mapping[str, Any], database: str) -> None:
@@ -85,6 +124,10 @@ def _value(column: Any, row: Mapping[str, Any]) -> Any:
     if column.name not in row:
         return default_text(column)
     value = row[column.name]
+    if value is None and not column.nullable:
+        raise UnreadableValue("", column.name, "is missing (NULL)")
+    if isinstance(value, str) and _NOT_UTF8.search(value):
+        raise UnreadableValue("", column.name, "is not UTF-8")
     if value is not None and isinstance(column.type, UtcText | UnixSeconds):
         return parse_instant(value, column.name)
     return value

@@ -45,8 +45,11 @@ def unit_of_work(
         if writes:
             _save_json_changed_in_place(session)
             session.commit()
+    except BaseException:
+        session.rollback()  # also after a failed COMMIT, which would otherwise leave its transaction open (LK-05)
+        raise
     finally:
-        session.close()  # rolls back what is not committed and gives the connection back
+        session.close()  # gives the connection back
 
 
 @contextmanager
@@ -68,7 +71,9 @@ def schema_change(engine: Engine, database: str, *, keep: bool = True) -> Iterat
                 yield connection
                 broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
                 if broken:
-                    raise ConstraintViolated(database, f"{len(broken)} rows would refer to rows that do not exist")
+                    where = ", ".join(sorted({str(row[0]) for row in broken}))
+                    detail = f"rows of {where} ({len(broken)}) would refer to rows that do not exist"
+                    raise ConstraintViolated(database, detail)
                 if not keep:
                     transaction.rollback()
         finally:

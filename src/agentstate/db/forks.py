@@ -1,0 +1,102 @@
+"""Keeping SQLite's connections out of forked child processes (CN-01).
+
+SQLite remembers per process which locks it holds on a file. A child of `os.fork()` inherits that memory without the
+locks: a connection that it opens to the same file seems locked and is not, and what it commits is lost when the parent
+closes the database. So idle connections are closed before a fork. One that is in use at that moment stays the
+parent's: in the child it does nothing, and its file cannot be opened there.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import threading
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import Engine
+
+from agentstate.errors import DatabaseUnavailable
+
+_guard = threading.RLock()
+_connections: WeakSet[OwnConnection] = WeakSet()
+_engines: WeakSet[Engine] = WeakSet()
+_left_to_parent: set[str] = set()
+
+
+class OwnConnection(sqlite3.Connection):
+    """A connection to the file at `path`; it belongs to the process that opened it."""
+
+    def __init__(self, path: str, *arguments: Any, **options: Any) -> None:
+        self.path = path
+        self.inherited = False
+        with _guard:
+            _check_path(path)
+            _connections.add(self)
+        super().__init__(*arguments, **options)
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:
+        """Return a cursor; raises `DatabaseUnavailable` in a child process."""
+        if self.inherited:
+            _check_path(self.path)
+        return super().cursor(*arguments, **options)
+
+    def commit(self) -> None:
+        """Commit; raises `DatabaseUnavailable` in a child process: the transaction is the parent's."""
+        if self.inherited:
+            _check_path(self.path)
+        super().commit()
+
+    def rollback(self) -> None:
+        """Roll back; in a child process do nothing."""
+        if not self.inherited:
+            super().rollback()
+
+    def close(self) -> None:
+        """Close; in a child process do nothing."""
+        if not self.inherited:
+            super().close()
+            _connections.discard(self)
+
+
+def close_idle_before_fork(engine: Engine) -> None:
+    """Have the engine's idle connections closed before every fork; it opens new ones as they are needed."""
+    with _guard:
+        _engines.add(engine)
+
+
+def _check_path(path: str) -> None:
+    if path in _left_to_parent:
+        raise DatabaseUnavailable(
+            path,
+            "this process was forked while its parent had a unit of work open there; "
+            "fork outside of one, or start the process anew (multiprocessing: 'spawn' or 'forkserver')",
+        )
+
+
+def _before() -> None:
+    _guard.acquire()
+    for engine in list(_engines):
+        engine.pool.dispose()
+
+
+def _after_in_parent() -> None:
+    _guard.release()
+
+
+def _after_in_child() -> None:
+    global _guard
+    _guard = threading.RLock()
+    for connection in list(_connections):
+        connection.inherited = True
+        _left_to_parent.add(connection.path)
+        if sys.implementation.name == "cpython":
+            # Not even the end of the interpreter may close it: that would roll the parent's transaction back.
+            import ctypes
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    _connections.clear()
+
+
+os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

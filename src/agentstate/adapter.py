@@ -242,3 +242,12 @@ def _open(target: Target) -> Database:
             if found is None:
                 found = _opened[key] = _db.Database.open(name, "rw", settings=settings)
     return found
+
+
+def _renew_lock() -> None:
+    """Give a child process a lock of its own: who held it in the parent does not exist in the child (CN-01)."""
+    global _opening
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -41,7 +41,7 @@ class StartPending(Base):
     body: Mapped[str] = mapped_column(CheckedText("body"))
     created_at: Mapped[datetime] = mapped_column(UtcText("created_at"))
     claimed_at: Mapped[datetime | None] = mapped_column(UtcText("claimed_at"))
-    claimed_by: Mapped[str | None] = mapped_column(Identifier("by"))
+    claimed_by: Mapped[str | None] = mapped_column(Identifier("claimed_by"))
 
 
 class PendingApproval(Base):
@@ -57,7 +57,7 @@ class PendingApproval(Base):
     commit_message: Mapped[str] = mapped_column(CheckedText("commit_message"))
     created_at: Mapped[datetime] = mapped_column(UtcText("created_at"))
     claimed_at: Mapped[datetime | None] = mapped_column(UtcText("claimed_at"))
-    claimed_by: Mapped[str | None] = mapped_column(Identifier("by"))
+    claimed_by: Mapped[str | None] = mapped_column(Identifier("claimed_by"))
 
 
 class PendingApprovalRepo(Base):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import sys
 from typing import Any
 
@@ -86,9 +85,8 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         click.echo(f"agentstate: {' '.join(str(error).split())}", err=True)
         return exits.exit_code(error)
-    except BrokenPipeError:
-        # The reader has seen enough, as in `agentstate sessions | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit:
+        # click's way out when the reader has seen enough, as in `agentstate sessions | head`.
         return 0
     finally:
         logger.removeHandler(warnings)

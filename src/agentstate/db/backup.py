@@ -24,17 +24,21 @@ def write_backup(source: str, destination: str, settings: Settings) -> None:
     if os.path.lexists(destination):
         raise DatabaseUnavailable(destination, "something is there already; choose another name")
     partial = f"{destination}.partial-{os.getpid()}"
+    if not files.create(partial):
+        raise DatabaseUnavailable(destination, f"{partial} is in the way; remove it")
     try:
-        files.create(partial)
+        files.refuse_links(partial)
         _copy(source, partial, settings)
         os.link(partial, destination)  # unlike a rename, never replaces what appeared there meanwhile
         _sync_directory(destination)
     except sqlite3.Error as error:
-        raise (translate_sqlite(error, destination, settings.busy_timeout, _impossible) or error) from error
+        writing = getattr(error, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
+        name = destination if writing else source
+        raise (translate_sqlite(error, name, settings.busy_timeout, _impossible) or error) from error
     except OSError as error:
         raise DatabaseUnavailable(destination, str(error.strerror)) from error
     finally:
-        for leftover in (partial, f"{partial}-journal"):
+        for leftover in (partial, *(partial + suffix for suffix in files.SIDECARS)):
             with suppress(FileNotFoundError):
                 os.unlink(leftover)
 

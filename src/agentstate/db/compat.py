@@ -91,7 +91,10 @@ def _value(column: Column[Any], value: bytes | None, dialect: Any) -> Any:
         text = bytes(value).decode()
     except UnicodeDecodeError:
         raise UnreadableValue("", column.name, f"column {column.name} is not UTF-8") from None
-    return column.type.process_result_value(text, dialect)  # type: ignore[attr-defined]
+    processor = column.type.result_processor(dialect, None)
+    if processor is not None:
+        return processor(text)
+    return int(text) if column.type.python_type is int else text
 
 
 def _default(column: Column[Any]) -> Any:

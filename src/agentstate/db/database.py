@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, Pool, make_url
 from sqlalchemy.exc import ArgumentError
@@ -18,6 +20,7 @@ from agentstate.clock import utc_now
 from agentstate.db import files, state
 from agentstate.db.base import Base
 from agentstate.db.engine import WRITES, ensure_journal_mode, file_engine, memory_engine
+from agentstate.db.failures import translate_sqlite
 from agentstate.db.types import aware
 from agentstate.db.uow import UnitOfWork, schema_change, unit_of_work
 from agentstate.errors import (
@@ -32,6 +35,8 @@ from agentstate.settings import Settings, read_settings
 
 _abandoned: list[Pool] = []
 """Pools inherited through fork(): kept for ever, so that no child closes a connection that its parent uses (CN-01)."""
+
+_handles: WeakSet[Database] = WeakSet()
 
 
 class Database:
@@ -56,6 +61,7 @@ class Database:
         self._found: str | None = None
         self._memory_tables = 0
         self._complete_tables: set[str] = set()
+        _handles.add(self)
 
     @classmethod
     def open(cls, target: str | Path, mode: files.Mode = "rw", *, settings: Settings | None = None) -> Self:
@@ -177,6 +183,7 @@ class Database:
         """Close every connection. The handle can be used again and then opens new ones; a memory database is gone."""
         self._engine.dispose()
         self._at_head = False
+        self._memory_tables = 0
 
     def __enter__(self) -> Self:
         """Return the handle itself."""
@@ -211,9 +218,15 @@ class Database:
                 state.require_head(self._found, self._name)
             if self._found == state.HEAD:
                 if not self.readonly:
-                    driver: Any = connection.connection.driver_connection
-                    ensure_journal_mode(driver, self._path, self._settings)
+                    self._ensure_journal_mode(connection, self._path)
                 self._at_head = True
+
+    def _ensure_journal_mode(self, connection: Connection, path: str) -> None:
+        driver: Any = connection.connection.driver_connection
+        try:
+            ensure_journal_mode(driver, path, self._settings)
+        except sqlite3.Error as error:
+            raise translate_sqlite(error, path, self._settings.busy_timeout, self._missing) or error from error
 
     def _reconnect_if_needed(self) -> None:
         """Leave connections behind that belong to a parent process or to a file that is no longer at the path."""
@@ -271,11 +284,20 @@ def _path_of(target: str | Path) -> str | Path:
         return target
     try:
         url = make_url(target)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise InvalidValue("database", "it looks like a URL but cannot be read as one: scheme://…/name") from None
     if url.get_backend_name() != "sqlite":
         raise InvalidValue("database", f"URLs of {url.get_backend_name()} are not supported, only sqlite:///PATH")
     path = target.partition("://")[2].removeprefix("/")
-    if not path or url.host or path == ":memory:":
+    if not path or url.host or url.username or url.password or path == ":memory:":
         raise InvalidValue("database", "a URL of SQLite names a file: sqlite:////absolute/path or sqlite:///relative")
     return path
+
+
+def _renew_locks() -> None:
+    """Give a child process locks of its own: who held one in the parent does not exist in the child (CN-01)."""
+    for database in list(_handles):
+        database._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

@@ -8,6 +8,7 @@ an update silently (LK-01, LK-02).
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from collections.abc import Callable
 from urllib.parse import quote
@@ -16,7 +17,7 @@ from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, e
 from sqlalchemy.engine import ExceptionContext
 
 from agentstate.clock import monotonic, pause
-from agentstate.db import files
+from agentstate.db import files, forks
 from agentstate.db.failures import translate_sqlite
 from agentstate.errors import AgentStateError, DatabaseUnavailable
 from agentstate.settings import Settings
@@ -51,6 +52,7 @@ def file_engine(path: str, mode: files.Mode, settings: Settings, missing: Missin
         engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
     else:
         engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=5, max_overflow=-1)
+    forks.close_idle_before_fork(engine)
     return _with_events(engine, path, settings, missing)
 
 
@@ -77,10 +79,11 @@ def memory_engine(name: str, settings: Settings, missing: Missing) -> Engine:
 
 
 def ensure_journal_mode(connection: sqlite3.Connection, path: str, settings: Settings) -> None:
-    """Put the database into the journal mode that is wanted, waiting for others as long as for any lock.
+    """Put the database into the journal mode that is wanted; a mode that cannot be had is reported, not fatal (FS-01).
 
-    Switching to or from WAL fails at once while somebody else is writing, whatever the busy timeout (LK-06), so it is
-    tried again until the timeout, outside any transaction. A mode that cannot be had is reported, not fatal (FS-01).
+    Switching to WAL fails at once while somebody else is writing, whatever the busy timeout (LK-06), so it is tried
+    again until the timeout, outside any transaction. Leaving WAL fails as long as anybody else has the database open,
+    which may be for days, so it is tried once.
     """
     wanted = settings.journal_mode or _default_journal_mode(path)
     deadline = monotonic() + settings.busy_timeout
@@ -91,10 +94,12 @@ def ensure_journal_mode(connection: sqlite3.Connection, path: str, settings: Set
         try:
             answer = str(connection.execute(f"PRAGMA journal_mode = {wanted}").fetchone()[0])
         except sqlite3.OperationalError as error:
-            if not str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY") or monotonic() >= deadline:
+            if not str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY"):
                 raise
-            pause(0.02)
-            continue
+            if current != "wal" and monotonic() < deadline:
+                pause(0.02)
+                continue
+            answer = current
         if answer != wanted:
             log.warning("%s: journal mode %s was asked for, the database stays in %s", path, wanted, answer)
         return
@@ -112,13 +117,33 @@ def open_sqlite(path: str, mode: files.Mode, settings: Settings) -> sqlite3.Conn
     """Return a prepared connection to an existing file; raises the driver's errors as they are."""
     if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
         raise DatabaseUnavailable(path, f"SQLite {sqlite3.sqlite_version} is too old, 3.35 or newer is needed")
+    if mode != "ro":
+        return _connect(path, "mode=rw", mode, settings)
+    try:
+        return _connect(path, "mode=ro", mode, settings)
+    except sqlite3.OperationalError as error:
+        name = getattr(error, "sqlite_errorname", "")
+        if files.writable_directory(path) or name not in ("SQLITE_READONLY_DIRECTORY", "SQLITE_CANTOPEN"):
+            raise
+    # A database in WAL mode, whose shared memory cannot be made in this directory (FS-02).
+    if files.has_wal(path):
+        raise DatabaseUnavailable(
+            path,
+            f"its newest rows are in {path}-wal, which only a user who may write to {os.path.dirname(path)} can read "
+            "while nobody else has the database open",
+        )
+    return _connect(path, "mode=ro&immutable=1", mode, settings)
+
+
+def _connect(path: str, query: str, mode: files.Mode, settings: Settings) -> sqlite3.Connection:
     # From parts, never by pasting: '?', '#' and '%' in a path would name another file (CN-06).
-    uri = f"file:{quote(path)}?mode={'ro' if mode == 'ro' else 'rw'}"
-    if mode == "ro" and not files.writable_directory(path) and not files.has_wal(path):
-        # Nobody can have it open for writing through this directory, and SQLite cannot create its shared memory.
-        uri += "&immutable=1"
-    connection = sqlite3.connect(
-        uri, uri=True, timeout=settings.busy_timeout, isolation_level=None, check_same_thread=False
+    connection = forks.OwnConnection(
+        path,
+        f"file:{quote(os.fsencode(path))}?{query}",
+        uri=True,
+        timeout=settings.busy_timeout,
+        isolation_level=None,
+        check_same_thread=False,
     )
     try:
         connection.execute("PRAGMA foreign_keys = ON")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import pwd
+import re
 import stat
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +28,19 @@ log = logging.getLogger("agentstate")
 
 SIDECARS = ("-wal", "-shm", "-journal")
 _SHARED_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "ceph", "afs", "vboxsf", "prl_fs"}
-_SHARED_FUSE = ("sshfs", "s3fs", "nfs", "cifs", "smb", "9p", "virtiofs", "rclone", "gvfs", "glusterfs", "grpcfuse")
+_SHARED_FUSE = (
+    "sshfs",
+    "s3fs",
+    "nfs",
+    "cifs",
+    "smb",
+    "9p",
+    "virtiofs",
+    "rclone",
+    "gvfsd-fuse",
+    "glusterfs",
+    "grpcfuse",
+)
 
 
 def resolve(path: str | Path) -> str:
@@ -50,6 +64,7 @@ def check(path: str, mode: Mode) -> os.stat_result | None:
     `NotADatabase`. A FIFO is told by its status and so cannot make anybody wait.
     """
     directory = os.path.dirname(path)
+    refuse_links(path)
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -59,9 +74,6 @@ def check(path: str, mode: Mode) -> os.stat_result | None:
         raise DatabaseUnavailable(path, f"{error.strerror} (as user {_me()})") from None
     if not stat.S_ISREG(found.st_mode):
         raise NotADatabase(path, f"it is a {_kind(found.st_mode)}")
-    for suffix in SIDECARS:
-        if os.path.islink(path + suffix):
-            raise DatabaseUnavailable(path, f"{path}{suffix} is a symbolic link, which is not followed; remove it")
     if not os.access(path, os.R_OK, effective_ids=True):
         raise DatabaseUnavailable(path, f"the file belongs to {_name(found.st_uid)} and {_me()} may not read it")
     if mode != "ro":
@@ -70,20 +82,34 @@ def check(path: str, mode: Mode) -> os.stat_result | None:
         _check_directory(path, directory)
     if found.st_size == 0:
         _check_empty(path, mode)
+    if found.st_size == 1:
+        raise NotADatabase(path, "it holds a single byte")  # which SQLite takes for an empty file, and overwrites
     return found
 
 
-def create(path: str) -> None:
-    """Create the empty file, readable and writable for its owner only; one that appears meanwhile is left alone.
+def create(path: str) -> bool:
+    """Create the empty file, readable and writable for its owner only; return False if something is there already.
 
     A symbolic link at the path is not followed (FS-10, FS-12).
     """
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        if sys.platform == "linux":
+            # Not opened, even for a moment: another thread may have the new file open and locked already (FS-11).
+            os.mknod(path, stat.S_IFREG | 0o600)
+        else:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        return
+        return False
     except OSError as error:
         raise DatabaseUnavailable(path, f"{error.strerror} (as user {_me()})") from None
+    return True
+
+
+def refuse_links(path: str) -> None:
+    """Raise `DatabaseUnavailable` when a file that SQLite keeps beside the database is a symbolic link (FS-12)."""
+    for suffix in SIDECARS:
+        if os.path.islink(path + suffix):
+            raise DatabaseUnavailable(path, f"{path}{suffix} is a symbolic link, which is not followed; remove it")
 
 
 def writable_directory(path: str) -> bool:
@@ -96,20 +122,22 @@ def has_wal(path: str) -> bool:
     return _size(path + "-wal") > 0
 
 
-def shared_mount(path: str) -> str | None:
+def shared_mount(path: str, mounts: str = "/proc/self/mountinfo") -> str | None:
     """Return the mount point (and its kind) when the path lies on a network or shared file system, else None.
 
-    WAL needs memory shared between all users of the file, which such mounts do not give (FS-01). Where the kernel
-    does not list its mounts the answer is None.
+    WAL needs memory shared between all users of the file, which such mounts do not give (FS-01). `mounts` is where the
+    kernel lists its mounts; where it does not, the answer is None.
     """
     try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = Path(mounts).read_text(encoding="utf-8", errors="surrogateescape").split("\n")
     except OSError:
         return None
     best, kind = "", ""
     for line in lines:
-        before, _, after = line.partition(" - ")
-        point = before.split(" ")[4].replace("\\040", " ")
+        before, separator, after = line.partition(" - ")
+        if not separator:
+            continue
+        point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4])
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, after.split(" ")[0]
@@ -151,12 +179,27 @@ def _check_directory(path: str, directory: str) -> None:
 def _check_empty(path: str, mode: Mode) -> None:
     if mode != "rwc":
         raise DatabaseEmpty(path)
-    # A process that creates the file at this moment leaves it empty only until its first page is written, and no
-    # journal lies beside it before that: hence size, journal, size.
-    leftovers = [path + suffix for suffix in ("-wal", "-journal") if _size(path + suffix) > 0] + backups_beside(path)
-    if leftovers and _size(path) == 0:
+    # A process that creates the file at this moment leaves it empty until its first page is written, and a log lies
+    # beside it only after that: hence size, log, size. Before that there is a journal, which says that it is the first.
+    held_data = _size(path + "-wal") > 0 or _journal_of_data(path) or bool(backups_beside(path))
+    if held_data and _size(path) == 0:
         raise DatabaseEmpty(path)
     log.warning("%s exists and is empty; a new database is made in it", path)
+
+
+def _journal_of_data(path: str) -> bool:
+    """Return whether a rollback journal lies beside the database that is not of the transaction which creates it.
+
+    Its header says how many pages there were before; zeros are a header that was used up. SQLite keeps no locks on a
+    journal, so that it can be read.
+    """
+    try:
+        with open(path + "-journal", "rb") as journal:
+            header = journal.read(28)
+    except OSError:
+        return False
+    pages_before, sector_size = header[16:20], header[20:24]
+    return bool(header) and not (pages_before == bytes(4) and any(sector_size))
 
 
 def _size(path: str) -> int:

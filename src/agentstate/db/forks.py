@@ -26,38 +26,42 @@ _left_to_parent: set[str] = set()
 
 
 class OwnConnection(sqlite3.Connection):
-    """A connection to the file at `path`; it belongs to the process that opened it."""
+    """A connection to the file at `path`, opened by this process."""
 
     def __init__(self, path: str, *arguments: Any, **options: Any) -> None:
         self.path = path
-        self.inherited = False
         with _guard:
-            _check_path(path)
+            if path in _left_to_parent:
+                raise _refusal(path)
             _connections.add(self)
-        super().__init__(*arguments, **options)
-
-    def cursor(self, *arguments: Any, **options: Any) -> Any:
-        """Return a cursor; raises `DatabaseUnavailable` in a child process."""
-        if self.inherited:
-            _check_path(self.path)
-        return super().cursor(*arguments, **options)
-
-    def commit(self) -> None:
-        """Commit; raises `DatabaseUnavailable` in a child process: the transaction is the parent's."""
-        if self.inherited:
-            _check_path(self.path)
-        super().commit()
-
-    def rollback(self) -> None:
-        """Roll back; in a child process do nothing."""
-        if not self.inherited:
-            super().rollback()
+        try:
+            super().__init__(*arguments, **options)
+        except BaseException:
+            _connections.discard(self)
+            raise
 
     def close(self) -> None:
-        """Close; in a child process do nothing."""
-        if not self.inherited:
-            super().close()
-            _connections.discard(self)
+        """Close it, so that a fork need not think of it."""
+        super().close()
+        _connections.discard(self)
+
+
+class _ParentsConnection(OwnConnection):
+    """What a connection becomes in a child process that inherited it while it was in use."""
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:
+        """Raise `DatabaseUnavailable`: statements are the parent's."""
+        raise _refusal(self.path)
+
+    def commit(self) -> None:
+        """Raise `DatabaseUnavailable`: the transaction is the parent's."""
+        raise _refusal(self.path)
+
+    def rollback(self) -> None:
+        """Leave the transaction to the parent."""
+
+    def close(self) -> None:
+        """Leave the connection to the parent."""
 
 
 def close_idle_before_fork(engine: Engine) -> None:
@@ -66,13 +70,12 @@ def close_idle_before_fork(engine: Engine) -> None:
         _engines.add(engine)
 
 
-def _check_path(path: str) -> None:
-    if path in _left_to_parent:
-        raise DatabaseUnavailable(
-            path,
-            "this process was forked while its parent had a unit of work open there; "
-            "fork outside of one, or start the process anew (multiprocessing: 'spawn' or 'forkserver')",
-        )
+def _refusal(path: str) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        path,
+        "this process was forked while its parent had a unit of work open there; fork outside of units of work, "
+        "or start the process anew (multiprocessing: 'spawn' or 'forkserver')",
+    )
 
 
 def _before() -> None:
@@ -89,7 +92,7 @@ def _after_in_child() -> None:
     global _guard
     _guard = threading.RLock()
     for connection in list(_connections):
-        connection.inherited = True
+        connection.__class__ = _ParentsConnection
         _left_to_parent.add(connection.path)
         if sys.implementation.name == "cpython":
             # Not even the end of the interpreter may close it: that would roll the parent's transaction back.

@@ -1,0 +1,137 @@
+"""Every error that agentstate raises, in one tree; nothing else of ours is imported.
+
+    AgentStateError
+    ├── NotFound
+    │   ├── StartNotFound             job_id
+    │   ├── ApprovalNotFound          job_id
+    │   └── RepoNotFound              job_id, repo_dir
+    ├── Conflict
+    │   ├── AlreadyPending            job_id, kind
+    │   ├── AlreadyClaimed            job_id, by, at
+    │   ├── StartStillPending         job_id
+    │   ├── DuplicateRepo             job_id, repo_dir
+    │   ├── AlreadyReleased           job_id, repo_dir, commit_sha
+    │   ├── ConstraintViolated        database, detail
+    │   ├── DowngradeLosesData        revision, losses
+    │   └── CannotAdopt               database, reason
+    ├── InvalidValue                  field, reason          refused before SQL
+    │   ├── InvalidIdentifier
+    │   ├── InvalidRole
+    │   ├── InvalidSetting
+    │   ├── NothingToApprove
+    │   └── TooLarge
+    ├── Forbidden                     who, what
+    ├── StashError                    repo_dir, detail
+    │   └── AmbiguousStash            repo_dir, marker, refs
+    └── DatabaseError                 database
+        ├── DatabaseNotConfigured
+        ├── DatabaseMissing
+        ├── DatabaseEmpty
+        ├── DatabaseUnavailable       reason
+        ├── NotADatabase              reason
+        ├── DatabaseCorrupt           detail
+        ├── DatabaseBusy              seconds
+        ├── DatabaseFull
+        ├── DatabaseReadOnly
+        ├── UnreadableValue           field, detail
+        ├── SchemaBehind              found, expected
+        ├── SchemaAhead               found, expected
+        ├── SchemaUnversioned         expected
+        └── ForeignDatabase           tables
+
+A class is named after the fact, carries it in attributes, and its message tells a person what to do. The facts
+are also the exception's `args`, so that errors survive pickling between processes. `database` is a path or a URL
+without its password.
+"""
+
+from __future__ import annotations
+
+from agentstate.errors.approvals import (
+    AlreadyClaimed,
+    AlreadyPending,
+    AlreadyReleased,
+    AmbiguousStash,
+    ApprovalNotFound,
+    DuplicateRepo,
+    NothingToApprove,
+    RepoNotFound,
+    StartNotFound,
+    StartStillPending,
+    StashError,
+)
+from agentstate.errors.base import (
+    AgentStateError,
+    Conflict,
+    Forbidden,
+    InvalidIdentifier,
+    InvalidRole,
+    InvalidSetting,
+    InvalidValue,
+    NotFound,
+    TooLarge,
+)
+from agentstate.errors.database import (
+    CannotAdopt,
+    ConstraintViolated,
+    DatabaseBusy,
+    DatabaseCorrupt,
+    DatabaseEmpty,
+    DatabaseError,
+    DatabaseFull,
+    DatabaseMissing,
+    DatabaseNotConfigured,
+    DatabaseReadOnly,
+    DatabaseUnavailable,
+    DowngradeLosesData,
+    ForeignDatabase,
+    NotADatabase,
+    SchemaAhead,
+    SchemaBehind,
+    SchemaUnversioned,
+    UnreadableValue,
+)
+
+__all__ = [
+    "AgentStateError",
+    "AlreadyClaimed",
+    "AlreadyPending",
+    "AlreadyReleased",
+    "AmbiguousStash",
+    "ApprovalNotFound",
+    "CannotAdopt",
+    "Conflict",
+    "ConstraintViolated",
+    "DatabaseBusy",
+    "DatabaseCorrupt",
+    "DatabaseEmpty",
+    "DatabaseError",
+    "DatabaseFull",
+    "DatabaseMissing",
+    "DatabaseNotConfigured",
+    "DatabaseReadOnly",
+    "DatabaseUnavailable",
+    "DowngradeLosesData",
+    "DuplicateRepo",
+    "Forbidden",
+    "ForeignDatabase",
+    "InvalidIdentifier",
+    "InvalidRole",
+    "InvalidSetting",
+    "InvalidValue",
+    "NotADatabase",
+    "NotFound",
+    "NothingToApprove",
+    "RepoNotFound",
+    "SchemaAhead",
+    "SchemaBehind",
+    "SchemaUnversioned",
+    "StartNotFound",
+    "StartStillPending",
+    "StashError",
+    "TooLarge",
+    "UnreadableValue",
+]
+
+# One public path, in tracebacks and pickles too, whichever file a class is written in.
+for _name in __all__:
+    globals()[_name].__module__ = __name__

@@ -5,15 +5,16 @@ One transaction around everything, begun IMMEDIATE, foreign keys off: all of tha
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from alembic import context
 from alembic.autogenerate.api import AutogenContext
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeDecorator
 
 from agentstate.db.database import Database
 from agentstate.db.schema import MIGRATION_OPTIONS, guard_data
+from agentstate.db.state import schema_revision
 from agentstate.metadata import metadata
 from agentstate.settings import configured_target
 
@@ -24,7 +25,11 @@ def render_item(kind: str, item: Any, autogen_context: AutogenContext) -> str | 
     """Write the stored types of both engines into a new revision: a frozen revision imports nothing of ours."""
     if kind != "type" or not isinstance(item, TypeDecorator) or not type(item).__module__.startswith("agentstate."):
         return False
-    stored, variant = (f"sa.{item.load_dialect_impl(engine())!r}" for engine in (sqlite.dialect, postgresql.dialect))
+    # Not a real dialect: those answer with types of their own, which sqlalchemy does not export.
+    engines: list[Any] = [
+        SimpleNamespace(name=name, type_descriptor=lambda kind: kind) for name in ("sqlite", "postgresql")
+    ]
+    stored, variant = (f"sa.{item.load_dialect_impl(engine)!r}" for engine in engines)
     return stored if stored == variant else f'{stored}.with_variant({variant}, "postgresql")'
 
 
@@ -42,6 +47,7 @@ def run_online() -> None:
     """Run the command in one transaction on the configured database, which is created if it is missing."""
     target = str(ARGUMENTS["database"]) if "database" in ARGUMENTS else configured_target()
     with Database.open(target, "rwc") as database, database.change_schema() as connection:
+        schema_revision(connection, database.name)  # raises for a database that is not ours, or has no version
         context.configure(connection=connection, target_metadata=metadata, render_item=render_item, **MIGRATION_OPTIONS)
         guard_data(context.get_context(), force=ARGUMENTS.get("force") == "yes")
         context.run_migrations()

@@ -81,6 +81,8 @@ let
       # A switch stops a running role. It is asked with SIGTERM and has the time to put its job back into the inbox,
       # whatever the system's default is.
       KillSignal = "SIGTERM";
+      # Only the role is told to stop: it ends the git or agent that it runs in its own order.
+      KillMode = "mixed";
       TimeoutStopSec = "90s";
     }
     // optionalAttrs stateIsManaged {

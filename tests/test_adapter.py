@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from agentstate import adapter
-from agentstate.approvals.records import RepoChange
 from agentstate.approvals.stash import marker_for
 from agentstate.db.database import Database
 from agentstate.errors import (
@@ -97,7 +96,7 @@ def test_requests_wait_and_are_claimed_and_deleted(configured: Path) -> None:
 
 def test_releases_wait_and_are_claimed_done_and_deleted(configured: Path) -> None:
     """save_pending_approval, load, list, claim_approval, mark_repo_done, unfinished, delete_pending_approval."""
-    repos: list[str | RepoChange] = ["/srv/two/", RepoChange("/srv/one", "a" * 40)]
+    repos: list[str | adapter.RepoChange] = ["/srv/two/", adapter.RepoChange("/srv/one", "a" * 40)]
     adapter.save_pending_approval("job-1", "a@b", "message", repos)
     shown = sql(configured, "SELECT * FROM pending_approval")
     loaded = adapter.load_pending_approval("job-1")

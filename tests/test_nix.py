@@ -421,6 +421,7 @@ def test_a_unit_is_asked_to_stop_and_given_time(two_roles: System, unit: str) ->
     config = two_roles["services"][f"agentstate-{unit}"]["serviceConfig"]
 
     assert config["KillSignal"] == "SIGTERM"
+    assert config["KillMode"] == "mixed"
     assert config["TimeoutStopSec"] == "90s"
 
 

@@ -27,15 +27,15 @@ from agentstate._lazy import LazyModule
 from agentstate.settings import Settings, configured_target, read_settings
 
 if TYPE_CHECKING:
+    from agentstate.approvals import records as _records
     from agentstate.approvals import repositories as _approval_rows
     from agentstate.approvals import stash as _stash
     from agentstate.approvals import workflows as _approvals
-    from agentstate.approvals.records import (
-        PendingApprovalRecord,
-        RepoChange,
-        StartPendingRecord,
-        UnfinishedRecord,
-    )
+    from agentstate.approvals.records import PendingApprovalRecord as PendingApprovalRecord
+    from agentstate.approvals.records import PendingRepoRecord as PendingRepoRecord
+    from agentstate.approvals.records import RepoChange as RepoChange
+    from agentstate.approvals.records import StartPendingRecord as StartPendingRecord
+    from agentstate.approvals.records import UnfinishedRecord as UnfinishedRecord
     from agentstate.db import database as _db
     from agentstate.db.database import Database
     from agentstate.roles import repositories as _roles
@@ -44,11 +44,14 @@ else:
     _db = LazyModule("agentstate.db.database")
     _roles = LazyModule("agentstate.roles.repositories")
     _role_workflows = LazyModule("agentstate.roles.workflows")
+    _records = LazyModule("agentstate.approvals.records")
     _approval_rows = LazyModule("agentstate.approvals.repositories")
     _approvals = LazyModule("agentstate.approvals.workflows")
     _stash = LazyModule("agentstate.approvals.stash")
 
 Target: TypeAlias = "str | Path | Database | None"
+
+_RECORDS = ("PendingApprovalRecord", "PendingRepoRecord", "RepoChange", "StartPendingRecord", "UnfinishedRecord")
 
 _opened: dict[tuple[str, Settings], Database] = {}
 _opening = threading.Lock()
@@ -220,7 +223,7 @@ def unfinished(*, database: Target = None) -> list[UnfinishedRecord]:
 
 
 def find_stash_ref(repo_dir: str | os.PathLike[str], marker: str) -> str | None:
-    """Return the `stash@{N}` whose message holds the marker as literal text, or None; the repository is not touched.
+    """Return the `stash@{N}` whose message starts with the marker, or None; the repository is not touched.
 
     `marker` comes from `agentstate.approvals.stash.marker_for`. Raises `AmbiguousStash` for more than one, and
     `StashError` with git's own words when git cannot answer.
@@ -228,8 +231,17 @@ def find_stash_ref(repo_dir: str | os.PathLike[str], marker: str) -> str | None:
     return _stash.find_stash_ref(repo_dir, marker)
 
 
+def __getattr__(name: str) -> object:
+    """Load a record class at its first use: `adapter.RepoChange` (PEP 562)."""
+    if name in _RECORDS:
+        return getattr(_records, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def _open(target: Target) -> Database:
     if target is not None and not isinstance(target, str | Path):
+        if target.path is None:
+            import agentstate.metadata  # noqa: F401  (a unit in memory has the tables of the areas known when it begins)
         return target
     settings = read_settings()
     name = os.fspath(configured_target() if target is None else target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from agentstate.errors import DatabaseNotConfigured, InvalidSetting
@@ -58,6 +58,11 @@ def configured_target(environ: Mapping[str, str] | None = None) -> str:
 def debug_wanted(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether a person asked to see tracebacks at the command line (AGENTSTATE_DEBUG set to anything)."""
     return bool((os.environ if environ is None else environ).get("AGENTSTATE_DEBUG"))
+
+
+def child_environment(without: Collection[str] = (), **extra: str) -> dict[str, str]:
+    """Return the environment to hand on to a child process: this one's, less some variables, plus others."""
+    return {name: value for name, value in os.environ.items() if name not in without} | extra
 
 
 def _same_file(path: str, url: str) -> bool:

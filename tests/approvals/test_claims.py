@@ -77,6 +77,8 @@ def test_the_same_person_does_not_claim_twice(database: Database) -> None:
         (HOUR, HOUR, True),
         (HOUR, timedelta(minutes=59), True),
         (timedelta(0), timedelta(0), True),
+        (-HOUR, timedelta(0), True),
+        (-HOUR, timedelta(minutes=1), False),
     ],
 )
 def test_a_stale_claim_is_taken_over_and_a_fresh_one_is_not(

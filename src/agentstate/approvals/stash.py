@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from agentstate.errors import AmbiguousStash, InvalidValue, StashError
 from agentstate.identity import valid_job_id
+from agentstate.settings import child_environment
 
 RepoDir = str | os.PathLike[str]
 
@@ -118,13 +119,10 @@ def _git(repo_dir: RepoDir, *arguments: str) -> str:
     place = os.fspath(repo_dir)
     if not place:  # git would take it for the current directory
         raise StashError(place, "no repository was named")
-    # The environment is handed on to git, not read: no setting of ours comes from it here.
-    environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
-    environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
     try:
         done = subprocess.run(
             ["git", "--no-pager", "-C", place, *arguments],
-            env=environment,
+            env=child_environment(_REPOSITORY_VARIABLES, LC_ALL="C", GIT_OPTIONAL_LOCKS="0"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",

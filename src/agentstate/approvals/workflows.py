@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from agentstate.approvals.models import PendingApproval, PendingApprovalRepo, StartPending, normalise_repo_dir
 from agentstate.approvals.records import (
@@ -224,6 +224,8 @@ def _stale_before(work: UnitOfWork, stale_after: timedelta | None) -> datetime |
         return None
     if not isinstance(stale_after, timedelta) or stale_after < timedelta(0):
         raise InvalidValue("stale_after", "must be a timedelta that is not negative, or None")
+    if stale_after == timedelta(0):
+        return datetime.max.replace(tzinfo=UTC)  # any claim, also one made before the clock was set back
     return work.now - stale_after
 
 

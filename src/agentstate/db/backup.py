@@ -18,9 +18,10 @@ def write_backup(source: str, destination: str, settings: Settings) -> None:
 
     The copy is made by SQLite's online backup, so it holds everything committed before the call however much is
     written meanwhile (FS-08); it is checked, has mode 0600, and appears under its name only when it is whole. Raises
-    `DatabaseUnavailable` when the destination exists or cannot be written, `DatabaseCorrupt` when the source is
-    damaged, and `DatabaseFull`.
+    `DatabaseUnavailable` when the destination exists or cannot be written, `DatabaseFull`, and for the source what
+    `Database.open` raises.
     """
+    files.check(source, "ro")
     if os.path.lexists(destination):
         raise DatabaseUnavailable(destination, "something is there already; choose another name")
     partial = f"{destination}.partial-{os.getpid()}"

@@ -115,6 +115,7 @@ class Database:
         self._prepare(writes=True)
         with self._unit(writes=True, now=now) as work:
             yield work
+            self._check_still_there()
 
     @contextmanager
     def read(self, *, now: datetime | None = None) -> Iterator[UnitOfWork]:
@@ -176,6 +177,7 @@ class Database:
         self._reconnect_if_needed()
         with schema_change(self._engine, self._name, keep=keep) as connection:
             yield connection
+            self._check_still_there()
         self._at_head = False
         self._complete_tables.clear()
 
@@ -264,6 +266,11 @@ class Database:
         except OSError as error:
             raise DatabaseUnavailable(self._path, str(error.strerror)) from None
         return (found.st_dev, found.st_ino) != self._file
+
+    def _check_still_there(self) -> None:
+        """Raise before the commit of what nobody would find again: a file without a name, or another than the one."""
+        if self._file_changed():
+            raise DatabaseUnavailable(self._name, "the file was replaced meanwhile; nothing was written, try again")
 
     def _create_memory_tables(self) -> None:
         if self._memory_tables == len(Base.metadata.tables):

@@ -150,7 +150,9 @@ def backups_beside(path: str) -> list[str]:
     directory, name = os.path.split(path)
     try:
         return sorted(
-            os.path.join(directory, entry) for entry in os.listdir(directory) if entry.startswith(f"{name}.backup-")
+            os.path.join(directory, entry)
+            for entry in os.listdir(directory)
+            if entry.startswith(f"{name}.backup-") and ".partial-" not in entry
         )
     except OSError:
         return []

@@ -62,6 +62,9 @@ def _take_over(connection: Connection, metadata: MetaData, database: str) -> tup
         else:
             table.create(connection)
             steps.append(f"created {table.name}")
+    orphans = [str(row[0]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check")]
+    if orphans:
+        raise CannotAdopt(database, f"rows of {', '.join(sorted(set(orphans)))} refer to rows that do not exist")
     others = sorted(existing - {table.name for table in metadata.sorted_tables} - {state.VERSION_TABLE})
     steps += [f"left {name} alone, which is not agentstate's" for name in others]
     return steps, rows

@@ -40,16 +40,18 @@ def unit_of_work(
     session = Session(engine.execution_options(**{WRITES: writes}), expire_on_commit=False, info=info)
     try:
         with _connecting(engine, database):
-            session.connection()
-        yield UnitOfWork(session, now)
-        if writes:
-            _save_json_changed_in_place(session)
-            session.commit()
-    except BaseException:
-        session.rollback()  # also after a failed COMMIT, which would otherwise leave its transaction open (LK-05)
-        raise
+            connection = session.connection()
+        try:
+            yield UnitOfWork(session, now)
+            if writes:
+                _save_json_changed_in_place(session)
+                session.commit()
+        except BaseException:
+            # The session forgets a transaction whose COMMIT failed, and it would stay open with its lock (LK-05).
+            connection.rollback()
+            raise
     finally:
-        session.close()  # gives the connection back
+        session.close()  # rolls back what is not committed and gives the connection back
 
 
 @contextmanager

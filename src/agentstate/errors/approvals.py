@@ -140,7 +140,7 @@ class AmbiguousStash(StashError):
     """More than one stash carries the marker; `refs` lists them."""
 
     def __init__(self, repo_dir: str, marker: str, refs: Sequence[str]) -> None:
-        AgentStateError.__init__(self, repo_dir, marker, refs)
+        AgentStateError.__init__(self, repo_dir, marker, tuple(refs))
         self.repo_dir = repo_dir
         self.marker = marker
         self.refs = tuple(refs)

@@ -23,7 +23,7 @@ class DowngradeLosesData(Conflict):
     """Going back to `revision` would delete data; `losses` maps a table to the number of rows concerned."""
 
     def __init__(self, revision: str, losses: Mapping[str, int]) -> None:
-        super().__init__(revision, losses)
+        super().__init__(revision, dict(losses))
         self.revision = revision
         self.losses = dict(losses)
 
@@ -197,7 +197,7 @@ class ForeignDatabase(DatabaseError):
     """The database belongs to another program: `tables` are some of its tables. It was not touched."""
 
     def __init__(self, database: str, tables: Sequence[str]) -> None:
-        super().__init__(database, tables)
+        super().__init__(database, tuple(tables))
         self.tables = tuple(tables)
 
     def __str__(self) -> str:

@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 from alembic import context
 from alembic.autogenerate.api import AutogenContext
+from alembic.util import CommandError
 from sqlalchemy.types import TypeDecorator
 
 from agentstate.db.database import Database
 from agentstate.db.schema import MIGRATION_OPTIONS, guard_data
 from agentstate.db.state import schema_revision
+from agentstate.errors import AgentStateError
 from agentstate.metadata import metadata
 from agentstate.settings import configured_target
 
@@ -46,6 +48,14 @@ def run_offline() -> None:
 def run_online() -> None:
     """Run the command in one transaction on the configured database, which is created if it is missing."""
     target = str(ARGUMENTS["database"]) if "database" in ARGUMENTS else configured_target()
+    try:
+        run_on(target)
+    except AgentStateError as error:
+        raise CommandError(str(error)) from error
+
+
+def run_on(target: str) -> None:
+    """Run the command on that database."""
     with Database.open(target, "rwc") as database, database.change_schema() as connection:
         schema_revision(connection, database.name)  # raises for a database that is not ours, or has no version
         context.configure(connection=connection, target_metadata=metadata, render_item=render_item, **MIGRATION_OPTIONS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -13,12 +14,13 @@ from agentstate import adapter
 from agentstate.db.database import Database
 from agentstate.db.schema import upgrade
 from agentstate.settings import Settings
+from postgres_server import REQUIRE, Server, binaries
 
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test sees the settings of the machine it runs on, or a database that another test opened."""
-    for name in [name for name in os.environ if name.startswith("AGENT")]:
+    for name in [name for name in os.environ if name.startswith("AGENT") and name != REQUIRE]:
         monkeypatch.delenv(name)
     yield
     for database in adapter._opened.values():
@@ -46,11 +48,54 @@ def file_database(path: Path, settings: Settings) -> Iterator[Database]:
         yield database
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A private PostgreSQL server with a template at head; without the binaries, its tests are skipped or fail."""
+    if binaries() is None:
+        reason = "no PostgreSQL server is installed: apt-get install postgresql"
+        pytest.fail(reason) if os.environ.get(REQUIRE) else pytest.skip(reason)
+    found = Server()
+    try:
+        found.create()
+        found.start()
+        found.execute("CREATE DATABASE at_head")
+        with Database.open(found.url("at_head"), settings=Settings()) as template:
+            upgrade(template)
+        yield found
+    finally:
+        found.remove()
+
+
+@pytest.fixture
+def server_url(server: Server) -> Iterator[str]:
+    """The URL of a database of this test's own on the server, at head."""
+    name = f"test_{uuid4().hex}"
+    server.execute(f"CREATE DATABASE {name} TEMPLATE at_head STRATEGY FILE_COPY")
+    yield server.url(name)
+    server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def empty_server_url(server: Server) -> Iterator[str]:
+    """The URL of an empty database of this test's own on the server."""
+    name = f"test_{uuid4().hex}"
+    server.execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
+    yield server.url(name)
+    server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def server_database(server_url: str, settings: Settings) -> Iterator[Database]:
+    """A database on the server, at head."""
+    with Database.open(server_url, settings=settings) as found:
+        yield found
+
+
+@pytest.fixture(params=["memory", "file", "postgresql"])
 def database(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Database]:
     """Each kind of database in turn, at head: every area's test runs on all of them."""
-    if request.param == "file":
-        yield request.getfixturevalue("file_database")
+    if request.param != "memory":
+        yield request.getfixturevalue("file_database" if request.param == "file" else "server_database")
         return
     with Database.memory(settings=settings) as found:
         yield found

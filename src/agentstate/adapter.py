@@ -240,7 +240,7 @@ def __getattr__(name: str) -> object:
 
 def _open(target: Target) -> Database:
     if target is not None and not isinstance(target, str | Path):
-        if target.path is None:
+        if target.in_memory:
             import agentstate.metadata  # noqa: F401  (a unit in memory has the tables of the areas known when it begins)
         return target
     settings = read_settings()

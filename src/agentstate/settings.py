@@ -19,12 +19,17 @@ class Settings:
     """How a database is opened.
 
     `busy_timeout` is in seconds. `journal_mode` None means: WAL, except on a network or shared file system, where it
-    is DELETE. `synchronous` is SQLite's durability level.
+    is DELETE. `synchronous` is SQLite's durability level. The last three are PostgreSQL's: `statement_timeout` is in
+    seconds (0: none), at most `pool_size` connections are open in this process, and `pooler` is "transaction" behind a
+    pooler, such as PgBouncer, that hands out server connections per transaction.
     """
 
     busy_timeout: float = 30.0
     journal_mode: str | None = None
     synchronous: str = "full"
+    statement_timeout: float = 0.0
+    pool_size: int = 5
+    pooler: str | None = None
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -37,6 +42,9 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         busy_timeout=_seconds(variables, "AGENT_DB_BUSY_TIMEOUT", 30.0),
         journal_mode=_choice(variables, "AGENT_DB_JOURNAL_MODE", JOURNAL_MODES, None),
         synchronous=_choice(variables, "AGENT_DB_SYNCHRONOUS", SYNCHRONOUS_LEVELS, "full") or "full",
+        statement_timeout=_seconds(variables, "AGENT_DB_STATEMENT_TIMEOUT", 0.0),
+        pool_size=_count(variables, "AGENT_DB_POOL_SIZE", 5),
+        pooler=_choice(variables, "AGENT_DB_POOLER", ("transaction",), None),
     )
 
 
@@ -84,6 +92,15 @@ def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:
     if not 0 <= seconds <= 2_000_000:
         raise InvalidSetting(name, f"{text!r} is not a number of seconds between 0 and 2000000")
     return seconds
+
+
+def _count(variables: Mapping[str, str], name: str, default: int) -> int:
+    text = variables.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 1_000:
+        raise InvalidSetting(name, f"{text!r} is not a number of connections between 1 and 1000")
+    return int(text)
 
 
 def _choice(variables: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str | None) -> str | None:

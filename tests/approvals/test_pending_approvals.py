@@ -108,12 +108,17 @@ def test_the_same_repository_twice_is_refused_with_nothing_stored(database: Data
 def test_a_second_repository_that_fails_leaves_no_header(database: Database) -> None:
     """AP-09: half a record decided which repositories were restored."""
     with database.change_schema() as connection:
-        connection.exec_driver_sql(
-            "CREATE TRIGGER refuse BEFORE INSERT ON pending_approval_repo WHEN new.repo_dir = '/srv/two' "
-            "BEGIN SELECT RAISE(ABORT, 'no room'); END"
-        )
+        if database.backend == "sqlite":
+            connection.exec_driver_sql(
+                "CREATE TRIGGER refuse BEFORE INSERT ON pending_approval_repo WHEN new.repo_dir = '/srv/two' "
+                "BEGIN SELECT RAISE(ABORT, 'refuse'); END"
+            )
+        else:
+            connection.exec_driver_sql(
+                "ALTER TABLE pending_approval_repo ADD CONSTRAINT refuse CHECK (repo_dir <> '/srv/two')"
+            )
 
-    with pytest.raises(ConstraintViolated, match="no room"), database.write() as work:
+    with pytest.raises(ConstraintViolated, match="refuse"), database.write() as work:
         an_approval(work, repos=["/srv/one", "/srv/two", "/srv/three"])
 
     with database.read() as work:

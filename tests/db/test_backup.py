@@ -105,6 +105,35 @@ def test_a_copy_is_one_file_that_only_its_owner_reads(source: Path, umask: None)
     assert asked(copy, "PRAGMA auto_vacuum") == 2
 
 
+COPIER = """
+import sys
+from agentstate.db.backup import write_backup
+from agentstate.settings import Settings
+write_backup(*sys.argv[1:], Settings())
+"""
+
+
+def test_a_killed_backup_leaves_no_half_copy_under_its_name(source: Path) -> None:
+    """FS-08: what lies under the name of a backup is one, also when its making was killed (kill -9)."""
+    with Database.open(source) as database:
+        for number in range(20):
+            adapter.save_start_pending(f"big-{number}", "alice", "alice", "x" * 1_000_000, database=database)
+    copy = source.parent / "copy.db"
+    copier = python(COPIER, source, copy)
+    partial = Path(f"{copy}.partial-{copier.pid}")
+    while copier.poll() is None and not (partial.exists() and partial.stat().st_size > 0):
+        pass
+
+    copier.kill()
+    copier.communicate()
+    whole = copy.exists() and asked(copy, "SELECT count(*) FROM start_pending") == 21
+    assert whole or not copy.exists()
+    copy.unlink(missing_ok=True)
+
+    write_backup(str(source), str(copy), Settings())
+    assert asked(copy, "SELECT count(*) FROM start_pending") == 21
+
+
 def test_the_original_is_not_changed(source: Path) -> None:
     """A backup that checkpoints or marks its original is no backup of it."""
     before = digests(source)["agent.db"]

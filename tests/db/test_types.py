@@ -98,7 +98,8 @@ def test_an_instant_is_stored_as_24_characters_and_comes_back_aware(samples: Dat
 
     save(samples, at=datetime(2026, 11, 29, 13, 30, 45, 999_999, pacific))
 
-    assert stored(samples, "at") == "2026-11-29T21:30:45.999Z"
+    text = "2026-11-29T21:30:45.999Z"
+    assert stored(samples, "at") == (text if samples.backend == "sqlite" else datetime.fromisoformat(text))
     assert load(samples).at == datetime(2026, 11, 29, 21, 30, 45, 999_000, UTC)
 
 
@@ -223,7 +224,7 @@ def test_a_json_document_comes_back_exactly(samples: Database, document: object)
     save(samples, meta=document)
 
     assert load(samples).meta == document
-    assert stored(samples, "json_valid(meta)") == 1
+    assert stored(samples, "json_valid(meta)" if samples.backend == "sqlite" else "meta::json IS NOT NULL")
     stored(samples, "meta").encode()
 
 

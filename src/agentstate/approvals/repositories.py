@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, cast
 
-from sqlalchemy import Insert, Table, Update, bindparam, delete, or_, select, update
+from sqlalchemy import Insert, Table, Update, bindparam, delete, func, literal, or_, select, update
 
 from agentstate.approvals.models import PendingApproval, PendingApprovalRepo, StartPending
 from agentstate.approvals.records import RepoChange
@@ -59,6 +59,15 @@ class _Claimable(Repository):
         connection = self.session.connection()
         return connection.execute(_add(self._table, connection.dialect.name), values).first() is not None
 
+    def reserve(self, job_id: str) -> None:
+        """Keep others from saving anything under the job id until the unit ends, also where there is no row yet.
+
+        SQLite's single writer does that by itself.
+        """
+        if self.session.connection().dialect.name == "postgresql":
+            key = literal(job_id, self._table.c.job_id.type)
+            self.session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(key, 0))))
+
     def claim(self, job_id: str, by: str, stale_before: datetime | None) -> bool:
         """Claim the job for `by`; return whether that succeeded.
 
@@ -92,10 +101,11 @@ class StartsPending(_Claimable):
             }
         )
 
-    def find(self, job_id: str) -> StartPending | None:
-        """Return the request, or None."""
+    def find(self, job_id: str, *, lock: bool = False) -> StartPending | None:
+        """Return the request, or None; `lock` keeps others from changing it until the unit ends."""
         start = readable(StartPending, self.session)
-        return self.session.scalars(select(start).where(start.job_id == job_id)).first()
+        statement = select(start).where(start.job_id == job_id)
+        return self.session.scalars(statement.with_for_update() if lock else statement).first()
 
     def list_oldest_first(self, sender: str | None = None) -> Sequence[StartPending]:
         """Return the waiting requests (of one sender, if given), oldest first, then by job id.
@@ -132,10 +142,11 @@ class PendingApprovals(_Claimable):
             self.session.connection().execute(_REPOS.insert(), rows)
         return added
 
-    def find(self, job_id: str) -> PendingApproval | None:
-        """Return the approval, or None."""
+    def find(self, job_id: str, *, lock: bool = False) -> PendingApproval | None:
+        """Return the approval, or None; `lock` keeps others from changing it until the unit ends."""
         approval = readable(PendingApproval, self.session)
-        return self.session.scalars(select(approval).where(approval.job_id == job_id)).first()
+        statement = select(approval).where(approval.job_id == job_id)
+        return self.session.scalars(statement.with_for_update() if lock else statement).first()
 
     def list_oldest_first(self) -> Sequence[PendingApproval]:
         """Return the open approvals, oldest first, then by job id.

@@ -47,9 +47,10 @@ def save_start_pending(work: UnitOfWork, job_id: str, sender: str, requested_by:
     Raises `AlreadyPending` when the job id is taken: by a request with other content, or by a job that already waits
     for its release.
     """
+    starts = StartsPending(work)
+    starts.reserve(job_id)
     if PendingApprovals(work).find(job_id) is not None:
         raise AlreadyPending(job_id, "approval")
-    starts = StartsPending(work)
     if starts.add(job_id, sender, requested_by, body):
         return
     found = starts.find(job_id)
@@ -79,7 +80,7 @@ def claim_start(
     `StartNotFound`, `AlreadyClaimed` naming who has it since when, and `Forbidden`; then nothing is changed.
     """
     starts = StartsPending(work)
-    found = starts.find(job_id)
+    found = starts.find(job_id, lock=True)
     if found is None:
         raise StartNotFound(valid_job_id(job_id))
     _allow(sender, found.sender, f"decide about job {job_id!r}")
@@ -108,9 +109,10 @@ def save_pending_approval(
     start, and `AlreadyPending` when the job id is taken by an approval with other content.
     """
     changes = _changes(job_id, repos)
+    approvals = PendingApprovals(work)
+    approvals.reserve(job_id)
     if StartsPending(work).find(job_id) is not None:
         raise StartStillPending(job_id)
-    approvals = PendingApprovals(work)
     if approvals.add(job_id, requested_by, commit_message, changes):
         return
     found = approvals.find(job_id)
@@ -149,7 +151,7 @@ def claim_approval(
     `Forbidden`; then nothing is changed.
     """
     approvals = PendingApprovals(work)
-    found = approvals.find(job_id)
+    found = approvals.find(job_id, lock=True)
     if found is None:
         raise ApprovalNotFound(valid_job_id(job_id))
     _allow(sender, found.requested_by, f"decide about job {job_id!r}")

@@ -36,7 +36,8 @@ def upgrade(to: str, sql: bool, backup: bool, database: str | None, as_json: boo
     before every start.
     """
     if sql:
-        click.echo(upgrade_script(_current_revision(database), to), nl=False)
+        revision, dialect = _current_revision(database)
+        click.echo(upgrade_script(revision, to, dialect=dialect), nl=False)
         return
     with _open(database, "rwc") as opened, _progress("upgrading") as on_step:
         change = upgrade_schema(opened, to, backup=backup, on_step=on_step)
@@ -89,15 +90,15 @@ def _open(target: str | None, mode: Mode) -> Database:
     return Database.open(target or configured_target(), mode)
 
 
-def _current_revision(target: str | None) -> str | None:
+def _current_revision(target: str | None) -> tuple[str | None, str]:
     try:
         with _open(target, "ro") as database:
             revision = database.revision()
             if revision is not None and revision not in state.REVISIONS:
                 state.require_head(revision, database.name)
-            return revision
+            return revision, database.backend
     except (DatabaseMissing, DatabaseEmpty):
-        return None
+        return None, "sqlite"
 
 
 def _report(database: Database, change: SchemaChange, *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import sqlite3
 from typing import Any
 
 import click
-from sqlalchemy import inspect
+from sqlalchemy import Connection, inspect
 
 from agentstate.cli import exits
 from agentstate.cli.output import database_option, json_option, print_fields, print_json
@@ -52,7 +52,7 @@ def _facts(database: Database) -> tuple[dict[str, Any], int]:
         revision, problem = None, error
     with database.connect() as connection:
         present = set(inspect(connection).get_table_names())
-        mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+        engine = _engine_facts(database, connection)
         names = [table.name for table in metadata.sorted_tables if table.name in present]
         if isinstance(problem, ForeignDatabase):
             names = []
@@ -61,16 +61,13 @@ def _facts(database: Database) -> tuple[dict[str, Any], int]:
     facts = {
         "database": database.name,
         "url": database.url_without_password,
-        "backend": "sqlite",
-        "backend_version": sqlite3.sqlite_version,
+        "backend": database.backend,
         "state": _state(revision, problem),
         "revision": revision,
         "head": state.HEAD,
         "at_head": at_head,
         "rows": rows,
-        "file_bytes": _size(database.path),
-        "wal_bytes": _size(f"{database.path}-wal"),
-        "journal_mode": mode,
+        **engine,
         "open_starts": rows.get("start_pending", 0),
         "open_approvals": rows.get("pending_approval", 0),
     }
@@ -80,6 +77,20 @@ def _facts(database: Database) -> tuple[dict[str, Any], int]:
     if at_head:
         return facts, 0
     return facts, exits.BEHIND if revision is None or revision in state.REVISIONS else exits.AHEAD
+
+
+def _engine_facts(database: Database, connection: Connection) -> dict[str, Any]:
+    if database.path is None:
+        version = connection.exec_driver_sql("SHOW server_version").scalar_one()
+        size = connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one()
+        standby = connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar_one()
+        return {"backend_version": version, "database_bytes": size, "standby": standby}
+    return {
+        "backend_version": sqlite3.sqlite_version,
+        "file_bytes": _size(database.path),
+        "wal_bytes": _size(f"{database.path}-wal"),
+        "journal_mode": connection.exec_driver_sql("PRAGMA journal_mode").scalar_one(),
+    }
 
 
 def _state(revision: str | None, problem: DatabaseError | None) -> str:
@@ -102,22 +113,28 @@ def _for_people(facts: dict[str, Any]) -> list[tuple[str, object]]:
         "foreign": "another program's database",
     }
     known = ": ".join(part for part in (facts["state"], advice[facts["state"]]) if part)
-    wal = f" + {_bytes(facts['wal_bytes'])} write-ahead log" if facts["wal_bytes"] else ""
+    if facts["backend"] == "sqlite":
+        engine = f"SQLite {facts['backend_version']}, journal mode {facts['journal_mode']}"
+        wal = f" + {_bytes(facts['wal_bytes'])} write-ahead log" if facts["wal_bytes"] else ""
+        size = _bytes(facts["file_bytes"]) + wal
+    else:
+        engine = f"PostgreSQL {facts['backend_version']}{', a read-only standby' if facts['standby'] else ''}"
+        size = _bytes(facts["database_bytes"])
     return [
         ("database", facts["database"]),
-        ("engine", f"SQLite {facts['backend_version']}, journal mode {facts['journal_mode']}"),
+        ("engine", engine),
         (
             "schema",
             ", ".join(part for part in (facts["revision"] and state.describe(facts["revision"]), known) if part),
         ),
-        ("size", _bytes(facts["file_bytes"]) + wal),
+        ("size", size),
         *((f"rows in {table}", count) for table, count in facts["rows"].items()),
         ("waiting", f"{facts['open_starts']} for a start, {facts['open_approvals']} for a release"),
     ]
 
 
-def _size(path: str | None) -> int:
-    return os.stat(path).st_size if path is not None and os.path.exists(path) else 0
+def _size(path: str) -> int:
+    return os.stat(path).st_size if os.path.exists(path) else 0
 
 
 def _bytes(count: int) -> str:

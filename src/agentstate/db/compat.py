@@ -99,4 +99,4 @@ def _value(column: Column[Any], value: bytes | None, dialect: Any) -> Any:
 
 def _default(column: Column[Any]) -> Any:
     text = default_text(column)
-    return type_coerce(null() if text is None else literal(text), column.type)
+    return cast(null(), column.type) if text is None else type_coerce(literal(text), column.type)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, Pool, make_url
@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError
 from agentstate.clock import utc_now
 from agentstate.db import files, state
 from agentstate.db.base import Base
-from agentstate.db.engine import WRITES, ensure_journal_mode, file_engine, memory_engine
+from agentstate.db.engine import WRITES, ensure_journal_mode, file_engine, memory_engine, server_engine
 from agentstate.db.failures import translate_sqlite
 from agentstate.db.types import aware
 from agentstate.db.uow import UnitOfWork, schema_change, unit_of_work
@@ -42,13 +42,26 @@ _handles: WeakSet[Database] = WeakSet()
 class Database:
     """A database and the units of work on it. Threads may share one; after `os.fork()` the child reconnects by itself.
 
+    A child forked while a unit of work is open, here or in another thread, gets `DatabaseUnavailable` instead: SQLite
+    cannot lock the file in it (CN-01).
+
     with Database.open(path) as database, database.write() as work:
         RoleSessions(work).save("worker", "alice@bot.example", "s-1")
     """
 
-    def __init__(self, engine_for: Any, *, path: str | None, name: str, mode: files.Mode, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine_for: Any,
+        *,
+        kind: Literal["file", "memory", "server"],
+        path: str | None,
+        name: str,
+        mode: files.Mode,
+        settings: Settings,
+    ) -> None:
         """Use `Database.open` or `Database.memory`."""
         self._engine_for = engine_for
+        self._kind = kind
         self._engine: Engine = engine_for(self._missing)
         self._path = path
         self._name = name
@@ -65,7 +78,7 @@ class Database:
 
     @classmethod
     def open(cls, target: str | Path, mode: files.Mode = "rw", *, settings: Settings | None = None) -> Self:
-        """Open the database at `target`: a path, or a URL such as `sqlite:////var/lib/x/agent.db`.
+        """Open the database at `target`: a path, or a URL, `sqlite:////var/lib/x/agent.db` or `postgresql://host/db`.
 
         `mode` is "rw" (the file must exist), "rwc" (an absent file is created, mode 0600, still without a schema) or
         "ro" (cannot write by construction, and reads a database that is older than this code). `settings` None takes
@@ -78,16 +91,38 @@ class Database:
         if mode not in ("rw", "rwc", "ro"):
             raise InvalidValue("mode", f"{mode!r} is not one of rw, rwc, ro")
         chosen = read_settings() if settings is None else settings
-        path = files.resolve(_path_of(target))
-        database = cls(
-            lambda missing: file_engine(path, mode, chosen, missing), path=path, name=path, mode=mode, settings=chosen
-        )
+        database = cls._server(str(target), mode, chosen) if _is_server(target) else cls._file_at(target, mode, chosen)
         try:
             database._probe()
         except BaseException:
             database.close()
             raise
         return database
+
+    @classmethod
+    def _file_at(cls, target: str | Path, mode: files.Mode, settings: Settings) -> Self:
+        path = files.resolve(_path_of(target))
+        return cls(
+            lambda missing: file_engine(path, mode, settings, missing),
+            kind="file",
+            path=path,
+            name=path,
+            mode=mode,
+            settings=settings,
+        )
+
+    @classmethod
+    def _server(cls, url: str, mode: files.Mode, settings: Settings) -> Self:
+        from agentstate.db.postgresql import without_password  # only whoever has a server loads what knows it
+
+        return cls(
+            lambda missing: server_engine(url, settings, missing),
+            kind="server",
+            path=None,
+            name=without_password(url),
+            mode=mode,
+            settings=settings,
+        )
 
     @classmethod
     def memory(cls, *, settings: Settings | None = None) -> Self:
@@ -99,7 +134,12 @@ class Database:
         chosen = Settings() if settings is None else settings
         name = "the database in memory"
         return cls(
-            lambda missing: memory_engine(name, chosen, missing), path=None, name=name, mode="rw", settings=chosen
+            lambda missing: memory_engine(name, chosen, missing),
+            kind="memory",
+            path=None,
+            name=name,
+            mode="rw",
+            settings=chosen,
         )
 
     @contextmanager
@@ -135,12 +175,24 @@ class Database:
 
     @property
     def path(self) -> str | None:
-        """The absolute path of the SQLite file, links resolved; None for a database in memory."""
+        """The absolute path of the SQLite file, links resolved; None for a database in memory or on a server."""
         return self._path
+
+    @property
+    def backend(self) -> str:
+        """The engine behind it: "sqlite" or "postgresql"."""
+        return self._engine.dialect.name
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the database lives only as long as this handle."""
+        return self._kind == "memory"
 
     @property
     def url_without_password(self) -> str:
         """The URL of the database, fit for logs and messages."""
+        if self._kind == "server":
+            return self._name
         return "sqlite://" if self._path is None else f"sqlite:///{self._path}"
 
     @property
@@ -202,14 +254,14 @@ class Database:
     @contextmanager
     def _unit(self, *, writes: bool, now: datetime | None) -> Iterator[UnitOfWork]:
         instant = utc_now() if now is None else aware(now, "now")
-        info = {"at_head": self._at_head or self._path is None, "complete_tables": self._complete_tables}
+        info = {"at_head": self._at_head or self._kind == "memory", "complete_tables": self._complete_tables}
         with unit_of_work(self._engine, writes=writes, now=instant, database=self._name, info=info) as work:
             yield work
 
     def _prepare(self, *, writes: bool) -> None:
         """Look at the schema until it has been seen at head once: one SELECT, then nothing (foundation, section 3)."""
         self._reconnect_if_needed()
-        if self._at_head or self._path is None:
+        if self._at_head or self._kind == "memory":
             return
         with self._engine.execution_options(**{WRITES: False}).connect() as connection:
             with connection.begin():
@@ -219,7 +271,7 @@ class Database:
             if writes:
                 state.require_head(self._found, self._name)
             if self._found == state.HEAD:
-                if not self.readonly:
+                if self._path is not None and not self.readonly:
                     self._ensure_journal_mode(connection, self._path)
                 self._at_head = True
 
@@ -232,7 +284,7 @@ class Database:
 
     def _reconnect_if_needed(self) -> None:
         """Leave connections behind that belong to a parent process or to a file that is no longer at the path."""
-        if self._path is None:
+        if self._kind == "memory":
             self._create_memory_tables()
             return  # a child process has a copy of the memory, connection and all
         if self._pid == os.getpid() and not self._file_changed():
@@ -285,6 +337,10 @@ class Database:
         return SchemaBehind(self._name, self._found, state.HEAD)
 
 
+def _is_server(target: str | Path) -> bool:
+    return isinstance(target, str) and target.startswith(("postgresql:", "postgresql+", "postgres:"))
+
+
 def _path_of(target: str | Path) -> str | Path:
     """Return the path that a target names; a URL is told by its `scheme://`."""
     if isinstance(target, Path) or not isinstance(target, str) or "://" not in target:
@@ -294,7 +350,9 @@ def _path_of(target: str | Path) -> str | Path:
     except (ArgumentError, ValueError):
         raise InvalidValue("database", "it looks like a URL but cannot be read as one: scheme://…/name") from None
     if url.get_backend_name() != "sqlite":
-        raise InvalidValue("database", f"URLs of {url.get_backend_name()} are not supported, only sqlite:///PATH")
+        raise InvalidValue(
+            "database", f"URLs of {url.get_backend_name()} are not supported, only sqlite and postgresql"
+        )
     path = target.partition("://")[2].removeprefix("/")
     if not path or url.host or url.username or url.password or path == ":memory:":
         raise InvalidValue("database", "a URL of SQLite names a file: sqlite:////absolute/path or sqlite:///relative")

@@ -78,6 +78,21 @@ def memory_engine(name: str, settings: Settings, missing: Missing) -> Engine:
     return _with_events(engine, name, settings, missing)
 
 
+def server_engine(url: str, settings: Settings, missing: Missing) -> Engine:
+    """Return an engine for the PostgreSQL server that the URL names; its driver is loaded only now."""
+    from agentstate.db import postgresql
+
+    engine = create_engine(
+        "postgresql+psycopg://",
+        pool_pre_ping=True,
+        pool_size=settings.pool_size,
+        max_overflow=0,
+        pool_timeout=settings.busy_timeout,
+    )
+    forks.close_idle_before_fork(engine)
+    return postgresql.with_events(engine, url, settings, missing, WRITES)
+
+
 def ensure_journal_mode(connection: sqlite3.Connection, path: str, settings: Settings) -> None:
     """Put the database into the journal mode that is wanted; a mode that cannot be had is reported, not fatal (FS-01).
 

@@ -21,7 +21,17 @@ from agentstate.db.database import Database
 from agentstate.db.takeover import take_over_tables
 from agentstate.errors import CannotAdopt, DatabaseUnavailable, DowngradeLosesData, InvalidValue
 
-MIGRATION_OPTIONS: dict[str, Any] = {"transactional_ddl": True, "compare_type": True, "compare_server_default": True}
+
+def types_differ(context: MigrationContext, found: Any, wanted: Any, found_type: Any, wanted_type: Any) -> bool:
+    """Return whether a column's type in the database is not the one its model asks for, as the engine writes both."""
+    return bool(found_type.compile(context.dialect) != wanted_type.compile(context.dialect))
+
+
+MIGRATION_OPTIONS: dict[str, Any] = {
+    "transactional_ddl": True,
+    "compare_type": types_differ,
+    "compare_server_default": True,
+}
 """What every migration context is configured with, here and in migrations/env.py. SQLite's DDL is transactional once
 BEGIN is ours, so a failed upgrade leaves nothing behind (MG-03)."""
 

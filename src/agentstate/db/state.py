@@ -69,6 +69,10 @@ def our_tables(connection: Connection) -> list[str]:
 
 
 def _versions(connection: Connection, statement: str) -> list[str]:
+    # On PostgreSQL a statement that fails ends its transaction, so the tables are asked for first.
+    tables = [table for table in (VERSION_TABLE, "sessions") if table in statement]
+    if connection.dialect.name == "postgresql" and not all(inspect(connection).has_table(table) for table in tables):
+        return []
     try:
         return [str(version) for version in connection.exec_driver_sql(statement).scalars()]
     except (SchemaBehind, DatabaseUnavailable):

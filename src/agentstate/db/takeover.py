@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, Table, inspect
+from sqlalchemy import Connection, MetaData, Table, func, inspect, select
 
 from agentstate.db import state
-from agentstate.db.additive import addable, default_text, step
+from agentstate.db.additive import add_column, addable, default_text, step
 from agentstate.db.types import UnixSeconds, UtcText, parse_instant
 from agentstate.errors import CannotAdopt, ConstraintViolated, InvalidValue, UnreadableValue
 
@@ -24,8 +24,46 @@ def take_over_tables(connection: Connection, metadata: MetaData, database: str) 
     them are made again. Raises `CannotAdopt` naming what stands in the way; the caller's transaction then leaves
     everything as it was.
     """
+    if connection.dialect.name != "sqlite":
+        return _complete(connection, metadata, database)
     with _foreign_hands(connection):
         return _take_over(connection, metadata, database)
+
+
+def _complete(connection: Connection, metadata: MetaData, database: str) -> tuple[list[str], dict[str, int]]:
+    """Take over tables as they are, on an engine whose columns already hold their own types and nothing else."""
+    ours = set(state.our_tables(connection))
+    existing = set(inspect(connection).get_table_names())
+    steps: list[str] = []
+    rows: dict[str, int] = {}
+    for table in metadata.sorted_tables:
+        if table.name in ours:
+            added = _compare_columns(connection, table, database)
+            _compare_types(connection, table, database)
+            present = {column["name"] for column in inspect(connection).get_columns(table.name)}
+            for column in table.columns:
+                if column.name not in present:
+                    add_column(connection, column)
+            rows[table.name] = connection.execute(select(func.count()).select_from(table)).scalar_one()
+            steps += [
+                *added,
+                f"took over {table.name} with {rows[table.name]} row{'' if rows[table.name] == 1 else 's'}",
+            ]
+        elif table.name in existing:
+            raise CannotAdopt(database, f"its table {table.name} has other columns than agentstate's")
+        else:
+            table.create(connection)
+            steps.append(f"created {table.name}")
+    others = sorted(existing - {table.name for table in metadata.sorted_tables} - {state.VERSION_TABLE})
+    return steps + [f"left {name} alone, which is not agentstate's" for name in others], rows
+
+
+def _compare_types(connection: Connection, table: Table, database: str) -> None:
+    for found in inspect(connection).get_columns(table.name):
+        kinds = found["type"], table.columns[found["name"]].type
+        kind, expected = (of.compile(connection.dialect) for of in kinds)
+        if kind != expected:
+            raise CannotAdopt(database, f"column {table.name}.{found['name']} is {kind} and not {expected}")
 
 
 @contextmanager

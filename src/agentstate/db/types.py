@@ -72,7 +72,8 @@ class Identifier(CheckedText):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Use the byte order as collation where the engine would apply a language's."""
-        return dialect.type_descriptor(Text(collation="C") if dialect.name == "postgresql" else Text())
+        # Not through type_descriptor: psycopg's own string type would make a VARCHAR of it.
+        return Text(collation="C") if dialect.name == "postgresql" else Text()
 
 
 class UtcText(TypeDecorator[datetime]):

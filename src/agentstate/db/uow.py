@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -17,6 +17,10 @@ from sqlalchemy.orm.attributes import flag_modified
 from agentstate.db.engine import WRITES
 from agentstate.db.types import JsonText
 from agentstate.errors import ConstraintViolated, DatabaseBusy
+
+SCHEMA_LOCK = 0x6167656E74
+"""PostgreSQL's advisory lock ("agent") under which one process at a time changes the schema. It ends with the
+transaction, so that it also works behind a pooler (PG-03)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +60,43 @@ def unit_of_work(
 
 @contextmanager
 def schema_change(engine: Engine, database: str, *, keep: bool = True) -> Iterator[Connection]:
-    """Begin a transaction for changing the schema, with foreign keys off; commit it when the block is left.
+    """Begin a transaction that alone may change the schema; commit it when the block is left.
 
-    Foreign keys are off because rebuilding a parent table would delete its children (MG-01); they are switched on the
-    driver's connection before BEGIN, since SQLite ignores the PRAGMA inside a transaction, and checked before the
-    commit. `keep=False` rolls everything back at the end: a rehearsal.
+    On SQLite it holds the write lock and foreign keys are off; on PostgreSQL it holds an advisory lock.
+    `keep=False` rolls everything back at the end: a rehearsal.
     """
     with _connecting(engine, database):
         connection = engine.execution_options(**{WRITES: True}).connect()
-    with connection:
-        driver = connection.connection.driver_connection
-        assert driver is not None
-        driver.execute("PRAGMA foreign_keys = OFF")
-        try:
-            with connection.begin() as transaction:
-                yield connection
-                broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
-                if broken:
-                    where = ", ".join(sorted({str(row[0]) for row in broken}))
-                    detail = f"rows of {where} ({len(broken)}) would refer to rows that do not exist"
-                    raise ConstraintViolated(database, detail)
-                if not keep:
-                    transaction.rollback()
-        finally:
-            driver.execute("PRAGMA foreign_keys = ON")
+    on_sqlite = connection.dialect.name == "sqlite"
+    with connection, _foreign_keys_off(connection) if on_sqlite else nullcontext(), connection.begin() as transaction:
+        if not on_sqlite:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
+        yield connection
+        if on_sqlite:
+            _check_foreign_keys(connection, database)
+        if not keep:
+            transaction.rollback()
+
+
+@contextmanager
+def _foreign_keys_off(connection: Connection) -> Iterator[None]:
+    """Switch foreign keys off around a transaction: rebuilding a parent table would delete its children (MG-01).
+
+    On the driver's connection and before BEGIN, since SQLite ignores the PRAGMA inside a transaction.
+    """
+    driver: Any = connection.connection.driver_connection
+    driver.execute("PRAGMA foreign_keys = OFF")
+    try:
+        yield
+    finally:
+        driver.execute("PRAGMA foreign_keys = ON")
+
+
+def _check_foreign_keys(connection: Connection, database: str) -> None:
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+    if broken:
+        where = ", ".join(sorted({str(row[0]) for row in broken}))
+        raise ConstraintViolated(database, f"rows of {where} ({len(broken)}) would refer to rows that do not exist")
 
 
 @contextmanager
@@ -87,7 +104,7 @@ def _connecting(engine: Engine, database: str) -> Iterator[None]:
     try:
         yield
     except PoolTimeout:
-        # Only a database in memory has a bounded pool: its one connection is in use.
+        # In memory there is one connection, on a server as many as the setting says: all are in use.
         raise DatabaseBusy(database, engine.pool.timeout()) from None  # type: ignore[attr-defined]
 
 

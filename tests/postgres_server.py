@@ -1,0 +1,157 @@
+"""A private PostgreSQL server for the tests, from the binaries that are installed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+
+REQUIRE = "AGENTSTATE_REQUIRE_POSTGRES"
+PASSWORD = "p@ss%w:rd/é"
+"""With everything in it that has broken a URL (MG-06)."""
+
+
+def binaries() -> Path | None:
+    """Return the directory of the server's binaries, the newest that is installed, or None."""
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -int(path.parent.name.split(".")[0]))
+    found = shutil.which("initdb")
+    places += [Path(found).resolve().parent] if found else []
+    return next((place for place in places if (place / "initdb").exists() and (place / "postgres").exists()), None)
+
+
+def free_port() -> int:
+    """Return a port on loopback that nobody uses at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Server:
+    """One server: its data in a temporary folder, on loopback, run as user postgres when the tests run as root.
+
+    `durable` keeps fsync on, for the tests that are about durability.
+    """
+
+    def __init__(self, *, durable: bool = False, settings: Sequence[str] = ()) -> None:
+        found = binaries()
+        assert found is not None
+        self.bin = found
+        self.folder = Path(tempfile.mkdtemp(prefix="agentstate-pg-"))
+        self.data = self.folder / "data"
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.connection: psycopg.Connection | None = None
+        self.options = [] if durable else ["fsync=off", "synchronous_commit=off", "full_page_writes=off"]
+        self.options += settings
+        if os.geteuid() == 0:
+            os.chown(self.folder, pwd.getpwnam("postgres").pw_uid, -1)
+
+    def create(self) -> None:
+        """Make a new cluster whose one user has a password."""
+        secret = self.folder / "password"
+        secret.write_text(PASSWORD, encoding="utf-8")
+        secret.chmod(0o644)
+        self.run(
+            "initdb", "-D", str(self.data), "-U", "agent", "--pwfile", str(secret), "-A", "scram-sha-256",
+            "-E", "UTF8", "--locale", "C.UTF-8", "--no-sync", "--no-instructions",
+        )  # fmt: skip
+        secret.unlink()
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        options = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=60", *self.options]
+        flags = [part for option in options for part in ("-c", option)]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.bin / "postgres", "-D", self.data, "-p", str(self.port), *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                user=self.user,
+            )
+        for _ in range(600):
+            ready = subprocess.run(
+                [self.bin / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False
+            ).returncode
+            if ready == 0:
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise RuntimeError((self.folder / "log").read_text(encoding="utf-8"))
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server: SIGINT ends its sessions, SIGKILL is a crash of the postmaster."""
+        if self.connection is not None:
+            self.connection.close()
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait(timeout=60)
+            self.process = None
+
+    def remove(self) -> None:
+        """Stop the server and delete its data."""
+        self.stop()
+        shutil.rmtree(self.folder)
+
+    def url(self, database: str = "postgres") -> str:
+        """Return the URL of one of its databases, password and all."""
+        return f"postgresql://agent:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement: str) -> None:
+        """Run a statement in the database postgres, over a connection that is kept."""
+        if self.connection is None or self.connection.closed:
+            self.connection = psycopg.connect(self.url(), autocommit=True)
+        self.connection.execute(statement)
+
+    def psql(self, statement: str, database: str = "postgres") -> str:
+        """Run a statement as another program would, and return what it prints."""
+        done = subprocess.run(
+            [
+                self.bin / "psql",
+                "-X",
+                "-q",
+                "-A",
+                "-t",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-d",
+                self.url(database),
+                "-c",
+                statement,
+            ],
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def run(self, program: str, *arguments: str) -> None:
+        """Run one of the server's programs as the server's user."""
+        done = subprocess.run(
+            [self.bin / program, *arguments],
+            cwd=self.folder,
+            user=self.user,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    @property
+    def user(self) -> str | None:
+        """The user to run as: the server refuses to run as root."""
+        return "postgres" if os.geteuid() == 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import closing, suppress
@@ -30,7 +31,7 @@ def write_backup(source: str, destination: str, settings: Settings) -> None:
     try:
         files.refuse_links(partial)
         _copy(source, partial, settings)
-        os.link(partial, destination)  # unlike a rename, never replaces what appeared there meanwhile
+        _put_in_place(partial, destination)
         _sync_directory(destination)
     except sqlite3.Error as error:
         writing = getattr(error, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
@@ -52,6 +53,16 @@ def _copy(source: str, partial: str, settings: Settings) -> None:
         answer = copy.execute("PRAGMA integrity_check").fetchone()[0]
         if answer != "ok":
             raise DatabaseCorrupt(source, str(answer))
+
+
+def _put_in_place(partial: str, destination: str) -> None:
+    """Give the finished copy its name; a link, unlike a rename, never replaces what appeared there meanwhile."""
+    try:
+        os.link(partial, destination)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP):
+            raise
+        os.rename(partial, destination)  # a file system without hard links
 
 
 def _sync_directory(path: str) -> None:

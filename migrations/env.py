@@ -14,6 +14,7 @@ from alembic.util import CommandError
 from sqlalchemy.types import TypeDecorator
 
 from agentstate.db.database import Database
+from agentstate.db.files import Mode
 from agentstate.db.schema import MIGRATION_OPTIONS, guard_data
 from agentstate.db.state import schema_revision
 from agentstate.errors import AgentStateError
@@ -46,7 +47,7 @@ def run_offline() -> None:
 
 
 def run_online() -> None:
-    """Run the command in one transaction on the configured database, which is created if it is missing."""
+    """Run the command in one transaction on the configured database."""
     target = str(ARGUMENTS["database"]) if "database" in ARGUMENTS else configured_target()
     try:
         run_on(target)
@@ -55,8 +56,10 @@ def run_online() -> None:
 
 
 def run_on(target: str) -> None:
-    """Run the command on that database."""
-    with Database.open(target, "rwc") as database, database.change_schema() as connection:
+    """Run the command on that database, which an upgrade creates if it is missing."""
+    command = getattr(getattr(context.config.cmd_opts, "cmd", (None,))[0], "__name__", "upgrade")
+    mode: Mode = "rwc" if command in ("upgrade", "stamp") else "rw"
+    with Database.open(target, mode) as database, database.change_schema() as connection:
         schema_revision(connection, database.name)  # raises for a database that is not ours, or has no version
         context.configure(connection=connection, target_metadata=metadata, render_item=render_item, **MIGRATION_OPTIONS)
         guard_data(context.get_context(), force=ARGUMENTS.get("force") == "yes")

@@ -75,6 +75,16 @@ def sql(path: str | Path, statement: str, parameters: Sequence[object] = ()) -> 
     return rows
 
 
+def can_lock(path: str | Path) -> bool:
+    """Return whether another program could take the write lock at this moment."""
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        return True
+
+
 def python(code: str, *arguments: str | Path, **environment: str) -> subprocess.Popen[str]:
     """Start a real Python process that runs the code; `sys.argv[1:]` are the arguments."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("AGENT")}

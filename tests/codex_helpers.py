@@ -22,6 +22,8 @@ if str(EXAMPLES) not in sys.path:  # where the example roles are imported from, 
     sys.path.insert(0, str(EXAMPLES))
 
 ALICE, BOB = "alice@bot.example", "bob@bot.example"
+REQUEST = "notes: a line"  # what the demo's coder appends to each repository
+DECISIONS = ("/annehmen", "/ablehnen", "/freigeben", "/verwerfen")
 
 # No user's or machine's git configuration takes part, and commits have an author without one.
 GIT_ENVIRONMENT = {
@@ -78,6 +80,11 @@ def push_stash(repo: Path, message: str, text: str = "changed\n") -> str:
 def stashes(repo: Path) -> list[str]:
     """Return the subjects of the repository's stash list, newest first."""
     return git(repo, "stash", "list", "--format=%gs").splitlines()
+
+
+def text(repo: Path) -> str:
+    """Return what is in the repository's file `notes`."""
+    return (repo / "notes").read_text()
 
 
 def commits(repo: Path) -> int:
@@ -211,6 +218,18 @@ class Codex:
     def stash_lists(self) -> list[list[str]]:
         """Return the stash lists of the repositories."""
         return [stashes(repo) for repo in self.repos]
+
+
+def waiting_start(codex: Codex, job_id: str = "job-1", sender: str = ALICE, body: str = REQUEST) -> None:
+    """Make a request that waits for its start."""
+    codex.say("builder", job_id, sender, body)
+
+
+def waiting_release(codex: Codex, job_id: str = "job-1", sender: str = ALICE, body: str = REQUEST) -> None:
+    """Make a job whose changes wait for their release."""
+    waiting_start(codex, job_id, sender, body)
+    codex.say("builder", f"accept-{job_id}", sender, f"/annehmen {job_id}")
+    assert (job_id,) in codex.rows("pending_approval", "job_id"), codex.reply("builder", f"{job_id}.job")
 
 
 def upgraded_database(path: Path) -> Path:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -105,9 +106,41 @@ class Server:
         self.stop()
         shutil.rmtree(self.folder)
 
-    def url(self, database: str = "postgres") -> str:
-        """Return the URL of one of its databases, password and all."""
-        return f"postgresql://agent:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
+    def restart(self) -> None:
+        """Stop the server, which ends every connection, and start it again."""
+        self.stop()
+        self.start()
+
+    def crash(self) -> None:
+        """Kill the server and every process of it at once, so that nobody says goodbye."""
+        assert self.process is not None
+        main = self.process.pid
+        children = Path(f"/proc/{main}/task/{main}/children").read_text(encoding="ascii").split()
+        for process in [main, *map(int, children)]:
+            os.kill(process, signal.SIGKILL)
+        if self.connection is not None:
+            self.connection.close()
+        self.process.wait(timeout=60)
+        self.process = None
+
+    def url(self, database: str = "postgres", *, others: Sequence[Server] = ()) -> str:
+        """Return the URL of one of its databases, password and all; `others` are further hosts to try."""
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in [self, *others])
+        return f"postgresql://agent:{quote(PASSWORD, safe='')}@{hosts}/{database}"
+
+    def rows(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run a statement as another program would, on a connection of its own, and return its rows."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            return connection.execute(statement).fetchall()
+
+    def clients(self, name: str = "agentstate") -> list[tuple[int, str]]:
+        """Return process id and state of the connections of that application name, as the server sees them."""
+        return self.rows(f"SELECT pid, state FROM pg_stat_activity WHERE application_name = '{name}' ORDER BY pid")
+
+    def terminate_clients(self) -> None:
+        """End the connections of agentstate as an administrator does, and wait until they are gone."""
+        for process, _ in self.clients():
+            self.execute(f"SELECT pg_terminate_backend({process}, 10000)")
 
     def execute(self, statement: str) -> None:
         """Run a statement in the database postgres, over a connection that is kept."""

@@ -17,7 +17,7 @@ from datetime import timedelta
 
 from agent_codex import job
 from agent_codex.queue import JOB, Message
-from agent_codex.release import committed_anything, discard, release
+from agent_codex.release import committed_anything, discard, ready_to_discard, ready_to_release, release
 from agent_codex.role import BUILDER_COMMANDS, Refused, Role, run
 from agent_codex.steps import step
 from agentstate import adapter
@@ -78,6 +78,7 @@ def decide(role: Role, message: Message, command: str, given_id: str) -> None:
             step("claimed")
             (accept if command == "/annehmen" else reject)(role, message, start)
         else:
+            refuse_if_not_ready(message, command, job_id)
             approval = claim_approval(message, command, job_id)
             step("claimed")
             if command == "/freigeben":
@@ -119,6 +120,13 @@ def reject(role: Role, message: Message, start: StartPendingRecord) -> None:
     role.reply(message, f"Rejected {start.job_id}; nothing was run.")
     adapter.delete_start_pending(start.job_id)
     step("start deleted")
+
+
+def refuse_if_not_ready(message: Message, command: str, job_id: str) -> None:
+    """Raise `Refused` for what can be seen to stand in the way, before the case is claimed for a decision in vain."""
+    approval = adapter.load_pending_approval(job_id)
+    if approval and approval.requested_by == normalise_sender(message.sender):  # else the claim is going to say so
+        (ready_to_release if command == "/freigeben" else ready_to_discard)(approval)
 
 
 def claim_start(message: Message, command: str, job_id: str) -> StartPendingRecord:

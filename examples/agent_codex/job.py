@@ -13,18 +13,25 @@ notes how far it came, because a kill leaves edited files behind:
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
-from agent_codex.queue import Message
-from agent_codex.repos import go_back, head, put_aside, refuse_if_dirty, stash_changes
+from agent_codex.queue import Message, storable
+from agent_codex.repos import branch_of, go_back, head, put_aside, refuse_if_dirty, refuse_if_shared, stash_changes
 from agent_codex.role import Failed, Refused, Role
 from agent_codex.steps import CommandFailed, run_command, step
 from agentstate import adapter
 from agentstate.approvals.records import RepoChange
 from agentstate.approvals.stash import find_stash_commit, marker_for
 from agentstate.errors import StashError
-from agentstate.identity import UNSTORABLE
+
+Heads: TypeAlias = Mapping[str, tuple[str, str]]  # of each repository the branch and the commit it stood on
 
 EDITING, EDITED = "editing", "edited"
+
+
+class Undone(Refused):
+    """The coder ran, and what it did is undone; the text says why, and where it was put aside."""
 
 
 def carry_out(role: Role, job: Message) -> None:
@@ -36,10 +43,11 @@ def carry_out(role: Role, job: Message) -> None:
     if approval is None:
         try:
             job = edit(role, job)
-        except (Refused, StashError) as error:
+        except Refused as error:
             adapter.save_start_pending(job.id, job.sender, job.requested_by, job.body)
             step("start waits again")
-            raise Refused(f"{error}\n{job.id} did not run; /annehmen {job.id} tries again.") from error
+            outcome = "is undone" if isinstance(error, Undone) else "did not run"
+            raise Refused(f"{error}\n{job.id} {outcome}; /annehmen {job.id} tries again.") from error
         job, changes = stash(role, job)
         if not changes:
             role.reply(job, f"{job.id} changed nothing; there is nothing to release.{asides_of(job)}")
@@ -61,17 +69,15 @@ def edit(role: Role, job: Message) -> Message:
 
     Raises `Refused` with the repositories as they were when that cannot be done.
     """
-    repos, coder = role.settings.repos, role.settings.coder
     if job.notes.get("stage") == EDITED:
         return job
     if job.notes.get("stage") == EDITING:
         job = undo(role, job)
-    if not repos or not coder:
-        raise Refused("The builder is not configured: AGENT_REPOS or AGENT_CODER is not set.")
-    heads = {str(repo): head(repo) for repo in repos}
-    for repo in repos:
-        refuse_if_dirty(repo)
-    if any(find_stash_commit(repo, marker_for(job.id)) for repo in repos):
+    try:
+        heads, stashed = look(role, job)
+    except (Refused, StashError) as error:
+        raise Refused(f"{error}{asides_of(job)}") from error
+    if stashed:
         commit_message = job.body  # the coder ran, but the file with the notes was lost and put again by hand
     else:
         job = role.queue.note(job, stage=EDITING, heads=heads)
@@ -82,36 +88,80 @@ def edit(role: Role, job: Message) -> Message:
     return job
 
 
-def run_coder(role: Role, job: Message) -> str:
-    """Run the configured coder and return the commit message; raises `Refused` with its edits undone if it fails."""
+def look(role: Role, job: Message) -> tuple[Heads, bool]:
+    """Return where the repositories stand, and whether the job's changes are in their stashes already.
+
+    Raises `Refused` when the coder cannot start in them.
+    """
     repos = role.settings.repos
+    if not repos or not role.settings.coder:
+        raise Refused("The builder is not configured: AGENT_REPOS or AGENT_CODER is not set.")
+    refuse_if_shared(repos)
+    heads = {str(repo): head(repo) for repo in repos}
+    for repo in repos:
+        refuse_if_dirty(repo)
+    return heads, any(find_stash_commit(repo, marker_for(job.id)) for repo in repos)
+
+
+def run_coder(role: Role, job: Message) -> str:
+    """Run the configured coder and return the commit message; raises `Undone` when its work is not to be kept."""
+    repos, heads = role.settings.repos, job.notes["heads"]
     environment = {"AGENT_REPOS": os.pathsep.join(map(str, repos)), "AGENT_JOB_ID": job.id}
     try:
         said = run_command([*role.settings.coder, "--", job.body], cwd=repos[0], environment=environment)
-        for repo, (branch, commit) in job.notes["heads"].items():
-            go_back(repo, branch, commit)
+        moved = elsewhere(heads)
+        if not moved:
+            for repo, (branch, commit) in heads.items():
+                go_back(repo, branch, commit)
+            return storable(said).strip() or job.body
+        reason = f"The coder ran and changed branch: {'; '.join(moved)}."
     except CommandFailed as error:
-        job = undo(role, job)
-        raise Refused(f"The coder failed: {error}{asides_of(job)}") from error
-    return UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", said).strip() or job.body
+        reason = f"The coder failed: {error}"
+    except Refused as error:
+        reason = f"The coder ran, but then {error}"
+    job = undo(role, job)
+    raise Undone(f"{reason}{asides_of(job)}")
+
+
+def elsewhere(heads: Heads) -> list[str]:
+    """Return a few words about each repository that is not on its branch any more: nobody chose the other one."""
+    now = {repo: branch_of(repo) for repo in heads}
+    return [
+        f"{repo} is on {short(now[repo])}, not {short(was)}" for repo, (was, _) in heads.items() if now[repo] != was
+    ]
 
 
 def undo(role: Role, job: Message) -> Message:
-    """Make the repositories as they were before the coder."""
+    """Make the repositories as they were before the coder, keeping aside what it did.
+
+    Raises `Failed` when git refuses, with all the others done; the job goes on from here later.
+    """
+    refused = []
     for repo, (branch, commit) in job.notes["heads"].items():
-        go_back(repo, branch, commit)
-        job = clear(role, job, repo)
+        try:
+            own = go_back(repo, branch, commit)
+            job = clear(role, job, repo, own)
+        except Refused as error:
+            refused.append(str(error))
+    if refused:
+        words = "\n".join(refused)
+        raise Failed(
+            f"The coder ran, and this stands in the way of undoing it:\n{words}{later(role, job)}{asides_of(job)}"
+        )
     job = role.queue.note(job, stage=None)
     step("undone")
     return job
 
 
-def clear(role: Role, job: Message, repo: str) -> Message:
-    """Make one repository clean, keeping what lay there as a commit that the reply will name."""
+def clear(role: Role, job: Message, repo: str, own: Sequence[str] = ()) -> Message:
+    """Make one repository clean; the reply will name the commit that keeps what lay there, and the coder's own."""
     aside = put_aside(repo)
-    if aside is None:
+    places = [f"'git stash apply {aside}'"] if aside else []
+    if own:
+        places.append(f"the coder's own commits: 'git log {' '.join(own)}'")
+    if not places:
         return job
-    return role.queue.note(job, asides=[*job.notes.get("asides", []), f"{repo}: 'git stash apply {aside}'"])
+    return role.queue.note(job, asides=[*job.notes.get("asides", []), f"{repo}: {'; '.join(places)}"])
 
 
 def stash(role: Role, job: Message) -> tuple[Message, list[RepoChange]]:
@@ -128,17 +178,24 @@ def stash(role: Role, job: Message) -> tuple[Message, list[RepoChange]]:
             if commit is not None:
                 changes.append(RepoChange(repo, commit))
     except (Refused, StashError) as error:
-        raise Failed(
-            f"{error}\n{job.id} is edited but not stashed. Put that right, then move its file from "
-            f"{role.queue.failed} back to {role.queue.inbox}."
-        ) from error
+        raise Failed(f"{error}\n{job.id} is edited but not stashed.{later(role, job)}") from error
     return job, changes
 
 
+def later(role: Role, job: Message) -> str:
+    """Return what the reply says about how a failed job goes on."""
+    return f"\nPut that right, then move {job.id}'s file from {role.queue.failed} back to {role.queue.inbox}."
+
+
 def asides_of(job: Message) -> str:
-    """Return what the reply says about interrupted edits that were put aside."""
+    """Return what the reply says about the coder's work that was put aside."""
     asides = job.notes.get("asides")
-    return "\nAn interrupted edit was put aside; this brings it back:\n  " + "\n  ".join(asides) if asides else ""
+    return "\nUndone work of the coder was put aside; this brings it back:\n  " + "\n  ".join(asides) if asides else ""
+
+
+def short(branch: str) -> str:
+    """Return a branch's name as people say it."""
+    return branch.removeprefix("refs/heads/") or "no branch"
 
 
 def title_of(text: str) -> str:

@@ -108,7 +108,7 @@ class Queue:
 
         What became of a job is `ID.job.json`, beside the reply `ID.json` to the request it comes from.
         """
-        content = json.dumps({"id": message.id, "to": message.sender, "body": text}, ensure_ascii=False)
+        content = json.dumps({"id": message.id, "to": message.sender, "body": storable(text)}, ensure_ascii=False)
         _write(self._reply_file(message), content)
 
     def has_reply(self, message: Message) -> bool:
@@ -153,7 +153,10 @@ class Queue:
             os.rename(file, place)
 
     def _reply_file(self, message: Message) -> Path:
-        return _file(self.outbox, f"{message.id}.job" if message.kind == JOB else message.id)
+        if message.kind == JOB:
+            return _file(self.outbox, f"{message.id}.job")
+        # So that no two replies have one name, whatever the bridge calls its messages.
+        return _file(self.outbox, message.id + (".message" if message.id.endswith((".job", ".message")) else ""))
 
     def _open(self, file: Path) -> Message:
         try:
@@ -168,6 +171,11 @@ class Queue:
             number += 1
             place = self.failed / f"{file.stem}.{number}.json"
         os.rename(file, place)
+
+
+def storable(text: str) -> str:
+    """Return the text with a replacement character for each NUL and lone surrogate, which cannot be stored."""
+    return UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _file(directory: Path, message_id: str) -> Path:
@@ -200,14 +208,16 @@ def _read(file: Path) -> Message:
         )
         normalise_sender(message.sender)
         normalise_sender(message.requested_by, "requested_by")
+        # Also in what normalising leaves out, because the reply is sent to all of it, and in the notes.
+        unstorable = UNSTORABLE.search(message.sender + message.requested_by + message.body + _as_json(message))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, AgentStateError) as error:
         raise Unreadable(f"{file.name} is not a message: {type(error).__name__}: {error}") from error
     if message.id != file.stem or message.kind not in (MESSAGE, JOB) or not isinstance(message.notes, dict):
         raise Unreadable(f"{file.name} is not a message: its id is not its name, or its kind or notes are unknown")
     if len(os.fsencode(file.name)) > MAX_NAME_BYTES:
         raise Unreadable(f"{file.name} has too long a name")
-    if not isinstance(message.body, str) or UNSTORABLE.search(message.body):
-        raise Unreadable(f"{file.name} is not a message: its body is not text that can be stored")
+    if unstorable:
+        raise Unreadable(f"{file.name} is not a message: U+{ord(unstorable[0]):04X} is not text that can be stored")
     return message
 
 

@@ -10,11 +10,12 @@ tell a later run how far a killed one came:
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from agent_codex.repos import GitRefused, drop_stash, git, put_aside, refuse_if_dirty
+from agent_codex.repos import GitRefused, branch_with, conflicting_files, drop_stash, git, put_aside, refuse_if_dirty
 from agent_codex.role import Refused
 from agent_codex.steps import step
 from agentstate import adapter
@@ -28,7 +29,8 @@ class _Case:
 
     `stash` is the change, None when nobody knows it any more, and `listed` says that it still is in the stash list.
     `commit` is the commit it became, None as long as it is not committed. `mark` is the file that says a release is
-    at work in the tree, `begun` that it was there and named this stash.
+    at work in the tree, `begun` that it was there and named this stash. `gone` says that the directory does not exist
+    any more; then only a commit that was noted is known.
     """
 
     place: str
@@ -37,48 +39,59 @@ class _Case:
     commit: str | None
     mark: Path
     begun: bool
+    gone: bool = False
+
+
+def ready_to_release(approval: PendingApprovalRecord) -> list[_Case]:
+    """Return the job's repositories as a release finds them, having changed nothing.
+
+    Raises `Refused` when one has changes of somebody's own, is not there, or its stash is gone or does not fit.
+    """
+    if not approval.repos:
+        raise Refused(f"{approval.job_id} has no stash: there is nothing to release.")
+    cases = ready_to_discard(approval)
+    for case in cases:
+        if case.commit is None and not case.listed:
+            why = "does not exist any more" if case.gone else "no stash: its change is not in 'git stash list' any more"
+            raise Refused(
+                f"{case.place}: {why}; nothing was committed there. /verwerfen {approval.job_id} closes the case, "
+                f"unless other parts of it are committed; then 'agentstate approvals drop {approval.job_id}' does."
+            )
+        if case.commit is None and not case.begun:
+            refuse_if_dirty(case.place)
+        if case.commit is None and (files := conflicting_files(case.place, str(case.stash))):
+            raise Refused(_does_not_fit(case.place, files))
+    return cases
+
+
+def ready_to_discard(approval: PendingApprovalRecord) -> list[_Case]:
+    """Return the job's repositories as a discard finds them, having changed nothing; raises `GitRefused`."""
+    return [_look(approval.job_id, repo) for repo in approval.repos]
 
 
 def release(approval: PendingApprovalRecord) -> list[str]:
     """Commit the job's change in each repository not done yet; return a line about each for the reply.
 
-    Raises `Refused` with nothing committed when a repository has changes of somebody's own, or a stash is gone; and
-    when a stash does not fit any more, with that repository as it was and the ones before it released.
+    Raises `Refused` as `ready_to_release` does, with nothing committed; and when git refuses half way, with that
+    repository as it was and the ones before it released.
     """
-    if not approval.repos:
-        raise Refused(f"{approval.job_id} has no stash: there is nothing to release.")
-    cases = [_look(approval.job_id, repo) for repo in approval.repos]
-    for case in cases:
-        if case.commit is None and not case.listed:
-            raise Refused(
-                f"{case.place}: no stash: {approval.job_id}'s change is not in 'git stash list' any more; nothing was "
-                f"committed there. /verwerfen {approval.job_id} closes the case, unless other parts of it are "
-                f"committed; then 'agentstate approvals drop {approval.job_id}' does."
-            )
-        if case.commit is None and not case.begun:
-            refuse_if_dirty(case.place)
-    return [_release_one(approval, case) for case in cases]
+    return [_release_one(approval, case) for case in ready_to_release(approval)]
 
 
 def discard(approval: PendingApprovalRecord) -> list[str]:
     """Drop the job's stashes and no others; return a line about each repository for the reply."""
-    lines = []
-    for case in [_look(approval.job_id, repo) for repo in approval.repos]:
-        aside = _take_back(case)
-        step("taken back")
-        dropped = case.stash is not None and drop_stash(case.place, case.stash)
-        step("stash dropped")
-        lines.append(f"{case.place}: {'its stash is dropped' if dropped else 'no stash, nothing to drop'}{aside}")
-    return lines or [f"{approval.job_id} had no stash."]
+    return [_discard_one(case) for case in ready_to_discard(approval)] or [f"{approval.job_id} had no stash."]
 
 
 def committed_anything(approval: PendingApprovalRecord) -> bool:
     """Return whether a release of this job has come as far as a commit."""
-    return any(_look(approval.job_id, repo).commit for repo in approval.repos)
+    return any(case.commit for case in ready_to_discard(approval))
 
 
 def _look(job_id: str, repo: PendingRepoRecord) -> _Case:
     place = repo.repo_dir
+    if _is_gone(place):
+        return _Case(place, None, listed=False, commit=repo.commit_sha, mark=Path(place), begun=False, gone=True)
     stash = repo.stash_commit or find_stash_commit(place, marker_for(job_id))
     listed = stash is not None and find_stash_by_commit(place, stash) is not None
     mark = Path(place, git(place, "rev-parse", "--git-path", "agentstate-release").strip())
@@ -90,6 +103,26 @@ def _look(job_id: str, repo: PendingRepoRecord) -> _Case:
         since = (f"^{stash}^1",) if listed else ()
         commit = git(place, "rev-list", "--max-count=1", *trailer, "HEAD", "--branches", *since).strip() or None
     return _Case(place, stash, listed, commit, mark, begun)
+
+
+def _is_gone(place: str) -> bool:
+    try:
+        os.stat(place)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # there, but not for us: git will say why
+        return False
+    return False
+
+
+def _discard_one(case: _Case) -> str:
+    if case.gone:
+        return f"{case.place}: does not exist any more, so a stash in it could not be dropped"
+    aside = _take_back(case)
+    step("taken back")
+    dropped = case.stash is not None and drop_stash(case.place, case.stash)
+    step("stash dropped")
+    return f"{case.place}: {'its stash is dropped' if dropped else 'no stash, nothing to drop'}{aside}"
 
 
 def _release_one(approval: PendingApprovalRecord, case: _Case) -> str:
@@ -105,7 +138,8 @@ def _release_one(approval: PendingApprovalRecord, case: _Case) -> str:
     if case.listed and case.stash is not None:
         drop_stash(case.place, case.stash)
         step("stash dropped")
-    return f"{case.place}: commit {commit[:12]}{aside}"
+    branch = "" if case.gone else f" on {branch_with(case.place, commit)}"
+    return f"{case.place}: commit {commit[:12]}{branch}{aside}"
 
 
 def _apply_and_commit(approval: PendingApprovalRecord, case: _Case) -> str:
@@ -120,14 +154,19 @@ def _apply_and_commit(approval: PendingApprovalRecord, case: _Case) -> str:
             git(place, "commit", "--quiet", "--cleanup=whitespace", "--file=-", stdin=_message(approval, stash))
             step("committed")
     except GitRefused as error:
-        conflicts = ", ".join(git(place, "diff", "--name-only", "--diff-filter=U").split())
+        conflicts = git(place, "diff", "--name-only", "--diff-filter=U", "-z").split("\0")[:-1]
         put_aside(place)
         case.mark.unlink(missing_ok=True)
-        raise Refused(
-            f"The change does not fit {place}{f' (it conflicts in {conflicts})' if conflicts else ''}; the repository "
-            f"was left as it was and the stash is kept.\n{error}\nPut that right and give the same command again."
-        ) from error
+        raise Refused(_does_not_fit(place, conflicts, f"\n{error}")) from error
     return git(place, "rev-parse", "--verify", "HEAD").strip()
+
+
+def _does_not_fit(place: str, conflicts: list[str], words: str = "") -> str:
+    where = f" (it conflicts in {', '.join(conflicts)})" if conflicts else ""
+    return (
+        f"The change does not fit {place}{where}; the repository is as it was and the stash is kept.{words}\n"
+        "Put that right and give the same command again."
+    )
 
 
 def _take_back(case: _Case) -> str:

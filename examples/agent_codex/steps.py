@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from agentstate.approvals.stash import REPOSITORY_VARIABLES
+from agentstate.settings import child_environment
+
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -81,7 +84,8 @@ def run_command(
     """Run a configured command that may take long, and return what it printed.
 
     It gets a process group of its own: a stop ends all of it, and what it leaves running in the background ends with
-    it, so that nothing edits a repository after we have looked. `environment` is added to ours. Raises `CommandFailed`
+    it, so that nothing edits a repository after we have looked. `environment` is added to ours, less what a git hook
+    that we may run in has set. Raises `CommandFailed`
     with its last words when it cannot be started or ends with an error, `Stopped` when the process was asked to end.
     """
     # Files and not pipes: a background process that keeps a pipe open would make us wait for it.
@@ -90,7 +94,7 @@ def run_command(
             process = subprocess.Popen(
                 command,
                 cwd=cwd,
-                env={**os.environ, **(environment or {})},
+                env=child_environment(REPOSITORY_VARIABLES, **(environment or {})),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -3,7 +3,8 @@
     AGENT_COMMAND... [--session=ID] -- PROMPT
 
 It prints one JSON object: {"reply": TEXT, "session_id": ID}. The id is opaque, is saved for the sender and is given
-back with the next message; leave it out, or give null, to start the next message afresh. `/neu` forgets it.
+back with the next message; leave it out, or give null, to start the next message afresh. An id that cannot be stored
+(empty, or with NUL or half of a surrogate pair in it) counts as none. `/neu` forgets it.
 
 Start it as `python -m agent_codex.worker`, see the package's docstring.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 
-from agent_codex.queue import Message
+from agent_codex.queue import Message, storable
 from agent_codex.role import BUILDER_COMMANDS, Failed, Refused, Role, run
 from agent_codex.steps import CommandFailed, run_command, step
 from agentstate import adapter
@@ -76,7 +77,9 @@ def ask(command: tuple[str, ...], session: str | None, prompt: str) -> tuple[str
         raise Failed('The agent gave no answer: it did not print {"reply": ..., "session_id": ...}.') from error
     if not isinstance(reply, str) or not isinstance(new_session, str | None):
         raise Failed("The agent gave no answer: its reply or its session_id is not text.")
-    return reply, new_session
+    if not new_session or storable(new_session) != new_session:
+        new_session = None
+    return storable(reply), new_session
 
 
 if __name__ == "__main__":

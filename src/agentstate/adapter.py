@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from agentstate._lazy import LazyModule
+from agentstate.errors import InvalidValue
 from agentstate.settings import Settings, configured_target, read_settings
 
 if TYPE_CHECKING:
@@ -168,8 +169,9 @@ def save_pending_approval(
     `NothingToApprove` without a repository, `DuplicateRepo` for one named twice, `StartStillPending` while the job
     waits for its start, `AlreadyPending` when the job id is taken by other content.
     """
+    changes = _approvals.repo_changes(job_id, repos)
     with _open(database).write() as work:
-        _approvals.save_pending_approval(work, job_id, requested_by, commit_message, repos)
+        _approvals.save_pending_approval(work, job_id, requested_by, commit_message, changes)
 
 
 def load_pending_approval(job_id: str, *, database: Target = None) -> PendingApprovalRecord | None:
@@ -240,6 +242,8 @@ def __getattr__(name: str) -> object:
 
 def _open(target: Target) -> Database:
     if target is not None and not isinstance(target, str | Path):
+        if not isinstance(target, _db.Database):
+            raise InvalidValue("database", f"must be a path, a URL or a Database, not {type(target).__name__}")
         if target.in_memory:
             import agentstate.metadata  # noqa: F401  (a unit in memory has the tables of the areas known when it begins)
         return target

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from agentstate.errors import DatabaseNotConfigured, InvalidSetting
 
@@ -60,7 +61,7 @@ def configured_target(environ: Mapping[str, str] | None = None) -> str:
         raise InvalidSetting("AGENT_DB_PATH and AGENT_DB_URL", "both are set and name different databases; unset one")
     if not path and not url:
         raise DatabaseNotConfigured
-    return url or path
+    return url or os.path.abspath(path)  # a path, whatever it looks like
 
 
 def debug_wanted(environ: Mapping[str, str] | None = None) -> bool:
@@ -76,7 +77,7 @@ def child_environment(without: Collection[str] = (), **extra: str) -> dict[str, 
 def _same_file(path: str, url: str) -> bool:
     for prefix in _SQLITE_URL_PREFIXES:
         if url.startswith(prefix):
-            return os.path.abspath(url.removeprefix(prefix)) == os.path.abspath(path)
+            return os.path.realpath(unquote(url.removeprefix(prefix))) == os.path.realpath(path)
     return False
 
 

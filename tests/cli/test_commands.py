@@ -173,6 +173,24 @@ def test_a_row_that_cannot_be_read_is_named_and_the_others_are_listed(
     assert error.count("\n") == 1
 
 
+def test_a_row_of_controls_is_safe_in_every_message(
+    configured: Database, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Paths and names come from elsewhere too, and an error is read on the same terminal."""
+    with configured.write() as work:
+        an_approval(work, repos=["/srv/\x1b[2Jone"])
+
+    dropped = shown(capsys, "approvals", "drop", "job-1")
+    run(["status", "--database", str(tmp_path / "\x1b[2J\u200fmissing.db")])
+    missing = capsys.readouterr().err
+    run(["sessions", "reset", "worker", "\x1b[2Jnobody"])
+    nobody = capsys.readouterr().err
+
+    for text in (dropped, missing, nobody):
+        assert "\x1b" not in text
+        assert "\\x1b[2J" in text
+
+
 # --- changes ---
 
 
@@ -381,6 +399,44 @@ def test_the_status_tells_every_state_apart_by_its_exit_code(
         "empty": "DatabaseEmpty",
         "missing": "DatabaseMissing",
     }
+
+
+def test_a_named_database_is_never_another_one(configured: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--database "$UNSET"` fell back to the configured database; with downgrade --force it lost its rows."""
+    code, line = refused(capsys, "downgrade", "base", "--force", "--database", "")
+
+    assert code == 2
+    assert "database: must be the path" in line
+    assert configured.revision() == "0003"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("bogus",), ("sessions", "reset", "worker"), ("status", "--nope"), ("approvals", "x")]
+)
+def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    """Spec section 4: an error is one line, which also says where help is."""
+    code, line = refused(capsys, *arguments)
+
+    assert code == 2
+    assert "--help" in line
+
+
+def test_an_output_that_cannot_be_written_is_one_line(configured: Database, path: Path) -> None:
+    """A full disk behind a redirection ended in a traceback."""
+    filled(configured)
+
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "agentstate.cli.main", "sessions"],
+            env={**os.environ, "AGENT_DB_PATH": str(path)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == 9
+    assert done.stderr == "agentstate: the output could not be written: No space left on device\n"
 
 
 def test_without_a_database_it_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,7 +222,7 @@ def test_a_table_dropped_by_hand_is_an_error_that_names_it(file_database: Databa
     assert session_of(file_database) is None
     sql(path, "DROP TABLE sessions")
 
-    with pytest.raises(DatabaseUnavailable, match="no such table: sessions, although its schema is at"):
+    with pytest.raises(DatabaseUnavailable, match="no such table: sessions; its schema was changed meanwhile"):
         session_of(file_database)
 
 

@@ -276,7 +276,7 @@ def test_a_conflict_does_not_make_the_handle_unusable(database: Database) -> Non
 
     with pytest.raises(AlreadyPending):
         adapter.save_start_pending(*request, "something else", database=database)
-    with database.write() as work, pytest.raises(ConstraintViolated, match=r"(?i)unique"):
+    with pytest.raises(ConstraintViolated, match=r"(?i)unique"), database.write() as work:
         work.session.connection().exec_driver_sql(f"INSERT INTO sessions VALUES {values}, {values}")
 
     with database.write() as work:

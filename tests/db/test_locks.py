@@ -6,6 +6,7 @@ LK-09 speaks of turns; requests that wait for a start serve here. FS-11: `doctor
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,13 +15,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from sqlalchemy.orm import Session
 
 from agentstate import adapter
 from agentstate.cli.main import run
 from agentstate.db import files
 from agentstate.db.backup import write_backup
 from agentstate.db.database import Database
+from agentstate.db.forks import OwnConnection
 from agentstate.db.schema import upgrade
 from agentstate.db.state import HEAD
 from agentstate.errors import DatabaseBusy
@@ -46,6 +47,7 @@ with Database.open(path) as database:
 COLD_START = """
 import sys
 from agentstate.db.database import Database
+from agentstate.db.forks import OwnConnection
 from agentstate.db.schema import upgrade
 def work():
     with Database.open(sys.argv[1], "rwc") as database:
@@ -220,19 +222,20 @@ def test_a_refused_commit_of_an_upgrade_can_be_repeated(path: Path) -> None:
     assert asked(path, "SELECT count(*) FROM start_pending") == 0
 
 
-def test_a_failure_after_the_commit_repeats_nothing(file_database: Database, path: Path) -> None:
+def test_a_failure_after_the_commit_repeats_nothing(
+    file_database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """LK-09: a retry loop around a unit of work wrote its rows twice."""
     request = ("job-1", "alice@bot.example", "alice@bot.example", "please")
 
-    def fail(_: Session) -> None:
+    def commit_and_fail(connection: OwnConnection) -> None:
+        sqlite3.Connection.commit(connection)
         raise KeyboardInterrupt
 
-    event.listen(Session, "after_commit", fail)
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnConnection, "commit", commit_and_fail, raising=False)
         with pytest.raises(KeyboardInterrupt):
             adapter.save_start_pending(*request, database=file_database)
-    finally:
-        event.remove(Session, "after_commit", fail)
     adapter.save_start_pending(*request, database=file_database)
 
     assert asked(path, "SELECT count(*) FROM start_pending") == 1

@@ -17,6 +17,7 @@ from agentstate.db.schema import adopt, downgrade, migrations_directory, upgrade
 from agentstate.db.state import HEAD, REVISIONS
 from agentstate.errors import (
     CannotAdopt,
+    DatabaseCorrupt,
     DatabaseEmpty,
     DatabaseError,
     DatabaseMissing,
@@ -241,12 +242,12 @@ def test_two_versions_in_one_database_are_not_taken_for_either(path: Path) -> No
     sql(path, "INSERT INTO alembic_version VALUES ('0003')")
     before = (contents(path), version(path))
 
-    error = written(path, SchemaAhead)
-    with Database.open(path) as database, pytest.raises(SchemaAhead):
+    error = written(path, DatabaseCorrupt)
+    with Database.open(path) as database, pytest.raises(DatabaseCorrupt):
         upgrade(database)
 
-    assert isinstance(error, SchemaAhead)
-    assert error.found == "0002, 0003"
+    assert isinstance(error, DatabaseCorrupt)
+    assert error.detail == "it has 2 schema versions: 0002, 0003"
     assert (contents(path), version(path)) == before
 
 

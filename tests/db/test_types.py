@@ -30,7 +30,7 @@ class Sample(Scratch):
     __tablename__ = "sample"
 
     id: Mapped[int] = mapped_column(Int64("id"), primary_key=True)
-    text: Mapped[str | None] = mapped_column(CheckedText("text"))
+    text: Mapped[str | None] = mapped_column(CheckedText("text", optional=True))
     at: Mapped[datetime | None] = mapped_column(UtcText("at"))
     seconds: Mapped[datetime | None] = mapped_column(UnixSeconds("seconds"))
     count: Mapped[int | None] = mapped_column(Int64("count"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import datetime
 
 from sqlalchemy import ForeignKey
@@ -12,6 +13,8 @@ from agentstate.db.base import Base
 from agentstate.db.types import CheckedText, Identifier, UtcText
 from agentstate.errors import InvalidIdentifier
 from agentstate.identity import identifier, normalise_sender, valid_job_id
+
+_FULL_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def normalise_repo_dir(value: object, field: str = "repo_dir") -> str:
@@ -25,6 +28,17 @@ def normalise_repo_dir(value: object, field: str = "repo_dir") -> str:
         raise InvalidIdentifier(field, f"{text!r} is not an absolute path")
     # normpath keeps exactly two leading slashes, as POSIX allows; here they are the same directory.
     return "/" + os.path.normpath(text).lstrip("/")
+
+
+def full_commit(value: object, field: str) -> str:
+    """Return the id of a commit unchanged if it is the whole one in lower case, as `git rev-parse` prints it.
+
+    `stash@{0}` means another entry after the next push, and an abbreviation another commit some day (AP-06).
+    """
+    text = identifier(value, field)
+    if not _FULL_COMMIT.fullmatch(text):
+        raise InvalidIdentifier(field, f"{text!r} is not a full commit id: 40 (or 64) of 0-9 and a-f, in lower case")
+    return text
 
 
 class StartPending(Base):
@@ -41,7 +55,7 @@ class StartPending(Base):
     body: Mapped[str] = mapped_column(CheckedText("body"))
     created_at: Mapped[datetime] = mapped_column(UtcText("created_at"))
     claimed_at: Mapped[datetime | None] = mapped_column(UtcText("claimed_at"))
-    claimed_by: Mapped[str | None] = mapped_column(Identifier("claimed_by"))
+    claimed_by: Mapped[str | None] = mapped_column(Identifier("claimed_by", optional=True))
 
 
 class PendingApproval(Base):
@@ -57,7 +71,7 @@ class PendingApproval(Base):
     commit_message: Mapped[str] = mapped_column(CheckedText("commit_message"))
     created_at: Mapped[datetime] = mapped_column(UtcText("created_at"))
     claimed_at: Mapped[datetime | None] = mapped_column(UtcText("claimed_at"))
-    claimed_by: Mapped[str | None] = mapped_column(Identifier("claimed_by"))
+    claimed_by: Mapped[str | None] = mapped_column(Identifier("claimed_by", optional=True))
 
 
 class PendingApprovalRepo(Base):
@@ -73,6 +87,6 @@ class PendingApprovalRepo(Base):
         Identifier("job_id", valid_job_id), ForeignKey("pending_approval.job_id", ondelete="CASCADE"), primary_key=True
     )
     repo_dir: Mapped[str] = mapped_column(Identifier("repo_dir", normalise_repo_dir), primary_key=True)
-    stash_commit: Mapped[str | None] = mapped_column(Identifier("stash_commit"))
+    stash_commit: Mapped[str | None] = mapped_column(Identifier("stash_commit", full_commit, optional=True))
     done_at: Mapped[datetime | None] = mapped_column(UtcText("done_at"))
-    commit_sha: Mapped[str | None] = mapped_column(Identifier("commit_sha"))
+    commit_sha: Mapped[str | None] = mapped_column(Identifier("commit_sha", optional=True))

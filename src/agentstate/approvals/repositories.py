@@ -7,11 +7,11 @@ from datetime import datetime
 from functools import cache
 from typing import Any, cast
 
-from sqlalchemy import Insert, Table, Update, bindparam, delete, func, literal, or_, select, update
+from sqlalchemy import Insert, Row, Select, Table, Update, bindparam, delete, func, literal, or_, select, update
 
 from agentstate.approvals.models import PendingApproval, PendingApprovalRepo, StartPending
 from agentstate.approvals.records import RepoChange
-from agentstate.db.compat import readable, readable_rows
+from agentstate.db.compat import readable, readable_rows, readable_select
 from agentstate.db.repository import Repository, insert_for
 
 _STARTS = cast(Table, StartPending.__table__)
@@ -49,6 +49,21 @@ def _claim(table: Table) -> Update:
     )
 
 
+@cache
+def _exists(table: Table) -> Select[Any]:
+    return select(table.c.job_id).where(table.c.job_id == bindparam("job_id"))
+
+
+@cache
+def _find(table: Table, *, lock: bool = False) -> Select[Any]:
+    statement = select(table).where(table.c.job_id == bindparam("job_id"))
+    return statement.with_for_update() if lock else statement
+
+
+_REPOS_OF = _find(_REPOS).order_by(_REPOS.c.repo_dir)
+_ADD_REPOS = _REPOS.insert()
+
+
 class _Claimable(Repository):
     """What the two kinds of waiting jobs have in common: an id, and a claim on it."""
 
@@ -56,7 +71,7 @@ class _Claimable(Repository):
     _table: Table
 
     def _insert(self, values: dict[str, Any]) -> bool:
-        connection = self.session.connection()
+        connection = self.connection
         return connection.execute(_add(self._table, connection.dialect.name), values).first() is not None
 
     def reserve(self, job_id: str) -> None:
@@ -64,9 +79,18 @@ class _Claimable(Repository):
 
         SQLite's single writer does that by itself.
         """
-        if self.session.connection().dialect.name == "postgresql":
+        if self.connection.dialect.name == "postgresql":
             key = literal(job_id, self._table.c.job_id.type)
-            self.session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(key, 0))))
+            self.connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(key, 0))))
+
+    def exists(self, job_id: str) -> bool:
+        """Return whether the job waits here."""
+        return self.connection.execute(_exists(self._table), {"job_id": job_id}).first() is not None
+
+    def find(self, job_id: str, *, lock: bool = False) -> Row[Any] | None:
+        """Return the job's row, or None; `lock` keeps others from changing it until the unit ends."""
+        statement = readable_select(_find(self._table, lock=lock), self._table, self._work)
+        return self.connection.execute(statement, {"job_id": job_id}).first()
 
     def claim(self, job_id: str, by: str, stale_before: datetime | None) -> bool:
         """Claim the job for `by`; return whether that succeeded.
@@ -74,11 +98,11 @@ class _Claimable(Repository):
         A claim made at or before `stale_before` (None: no claim) is taken over.
         """
         values = {"its_job_id": job_id, "claimed_at": self.now, "claimed_by": by, "stale_before": stale_before}
-        return self.session.connection().execute(_claim(self._table), values).first() is not None
+        return self.connection.execute(_claim(self._table), values).first() is not None
 
     def delete(self, job_id: str) -> bool:
         """Delete the job's row, and what belongs to it; return whether there was one."""
-        return self.session.connection().execute(_delete(self._table), {"job_id": job_id}).first() is not None
+        return self.connection.execute(_delete(self._table), {"job_id": job_id}).first() is not None
 
 
 class StartsPending(_Claimable):
@@ -100,12 +124,6 @@ class StartsPending(_Claimable):
                 "claimed_by": None,
             }
         )
-
-    def find(self, job_id: str, *, lock: bool = False) -> StartPending | None:
-        """Return the request, or None; `lock` keeps others from changing it until the unit ends."""
-        start = readable(StartPending, self.session)
-        statement = select(start).where(start.job_id == job_id)
-        return self.session.scalars(statement.with_for_update() if lock else statement).first()
 
     def list_oldest_first(self, sender: str | None = None) -> Sequence[StartPending]:
         """Return the waiting requests (of one sender, if given), oldest first, then by job id.
@@ -139,14 +157,8 @@ class PendingApprovals(_Claimable):
         )
         if added:
             rows = [{"job_id": job_id, "repo_dir": repo.repo_dir, "stash_commit": repo.stash_commit} for repo in repos]
-            self.session.connection().execute(_REPOS.insert(), rows)
+            self.connection.execute(_ADD_REPOS, rows)
         return added
-
-    def find(self, job_id: str, *, lock: bool = False) -> PendingApproval | None:
-        """Return the approval, or None; `lock` keeps others from changing it until the unit ends."""
-        approval = readable(PendingApproval, self.session)
-        statement = select(approval).where(approval.job_id == job_id)
-        return self.session.scalars(statement.with_for_update() if lock else statement).first()
 
     def list_oldest_first(self) -> Sequence[PendingApproval]:
         """Return the open approvals, oldest first, then by job id.
@@ -157,10 +169,10 @@ class PendingApprovals(_Claimable):
         statement = select(approval).order_by(approval.created_at, approval.job_id)
         return readable_rows(self.session, approval, statement)
 
-    def repos_of(self, job_id: str) -> Sequence[PendingApprovalRepo]:
+    def repos_of(self, job_id: str) -> Sequence[Row[Any]]:
         """Return the approval's repositories, ordered by path."""
-        repo = readable(PendingApprovalRepo, self.session)
-        return self.session.scalars(select(repo).where(repo.job_id == job_id).order_by(repo.repo_dir)).all()
+        statement = readable_select(_REPOS_OF, _REPOS, self._work)
+        return self.connection.execute(statement, {"job_id": job_id}).all()
 
     def all_repos(self) -> Sequence[PendingApprovalRepo]:
         """Return the repositories of all approvals, ordered by job id and path.
@@ -178,7 +190,7 @@ class PendingApprovals(_Claimable):
             .values(done_at=self.now, commit_sha=commit_sha)
             .returning(_REPOS.c.repo_dir)
         )
-        return self.session.connection().execute(statement).first() is not None
+        return self.connection.execute(statement).first() is not None
 
     def find_repo(self, job_id: str, repo_dir: str) -> PendingApprovalRepo | None:
         """Return one repository of the approval, or None."""

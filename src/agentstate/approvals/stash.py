@@ -20,7 +20,7 @@ from agentstate.settings import child_environment
 RepoDir = str | os.PathLike[str]
 
 # A caller may itself run inside a git hook; these would point every git call at the hook's repository (`-C` loses).
-_REPOSITORY_VARIABLES = frozenset(
+REPOSITORY_VARIABLES = frozenset(
     {
         "GIT_DIR",
         "GIT_WORK_TREE",
@@ -88,6 +88,8 @@ def find_stash_by_commit(repo_dir: RepoDir, commit: str) -> str | None:
 
 def _marked(repo_dir: RepoDir, marker: str) -> _Entry | None:
     # git stores a message's subject with its blanks folded, so the marker is folded before they are compared.
+    if not isinstance(marker, str):
+        raise InvalidValue("marker", f"must be text, not {type(marker).__name__}")
     wanted = _BLANKS.sub(" ", marker).strip(" ")
     if not wanted:
         raise InvalidValue("marker", "must not be empty")
@@ -116,13 +118,15 @@ def _entries(repo_dir: RepoDir) -> list[_Entry]:
 
 
 def _git(repo_dir: RepoDir, *arguments: str) -> str:
+    if not isinstance(repo_dir, str | os.PathLike):
+        raise InvalidValue("repo_dir", f"must be a path, not {type(repo_dir).__name__}")
     place = os.fspath(repo_dir)
     if not place:  # git would take it for the current directory
         raise StashError(place, "no repository was named")
     try:
         done = subprocess.run(
             ["git", "--no-pager", "-C", place, *arguments],
-            env=child_environment(_REPOSITORY_VARIABLES, LC_ALL="C", GIT_OPTIONAL_LOCKS="0"),
+            env=child_environment(REPOSITORY_VARIABLES, LC_ALL="C", GIT_OPTIONAL_LOCKS="0"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",

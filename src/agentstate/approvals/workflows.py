@@ -11,6 +11,9 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row
 
 from agentstate.approvals.models import PendingApproval, PendingApprovalRepo, StartPending, normalise_repo_dir
 from agentstate.approvals.records import (
@@ -49,7 +52,7 @@ def save_start_pending(work: UnitOfWork, job_id: str, sender: str, requested_by:
     """
     starts = StartsPending(work)
     starts.reserve(job_id)
-    if PendingApprovals(work).find(job_id) is not None:
+    if PendingApprovals(work).exists(job_id):
         raise AlreadyPending(job_id, "approval")
     if starts.add(job_id, sender, requested_by, body):
         return
@@ -108,10 +111,10 @@ def save_pending_approval(
     without a repository, `DuplicateRepo` for the same one twice, `StartStillPending` while the job waits for its
     start, and `AlreadyPending` when the job id is taken by an approval with other content.
     """
-    changes = _changes(job_id, repos)
+    changes = repo_changes(job_id, repos)
     approvals = PendingApprovals(work)
     approvals.reserve(job_id)
-    if StartsPending(work).find(job_id) is not None:
+    if StartsPending(work).exists(job_id):
         raise StartStillPending(job_id)
     if approvals.add(job_id, requested_by, commit_message, changes):
         return
@@ -175,7 +178,7 @@ def mark_repo_done(work: UnitOfWork, job_id: str, repo_dir: str | os.PathLike[st
         return
     found = approvals.find_repo(job_id, path)
     if found is None:
-        raise ApprovalNotFound(job_id) if approvals.find(job_id) is None else RepoNotFound(job_id, path)
+        raise ApprovalNotFound(job_id) if not approvals.exists(job_id) else RepoNotFound(job_id, path)
     if found.commit_sha != commit_sha:
         raise AlreadyReleased(job_id, path, str(found.commit_sha))
 
@@ -197,9 +200,14 @@ def unfinished(work: UnitOfWork) -> list[UnfinishedRecord]:
     return found
 
 
-def _changes(job_id: str, repos: Iterable[RepoChange | str | os.PathLike[str]]) -> list[RepoChange]:
-    if isinstance(repos, str | bytes | os.PathLike):
-        raise InvalidValue("repos", "must be a list of repositories, not one path")
+def repo_changes(job_id: str, repos: Iterable[RepoChange | str | os.PathLike[str]]) -> list[RepoChange]:
+    """Return the repositories with their paths normalised, in the order given.
+
+    Called before the transaction too, since a generator of the caller's may take its time. Raises
+    `NothingToApprove`, `DuplicateRepo` and `InvalidValue`.
+    """
+    if isinstance(repos, str | bytes | os.PathLike) or not isinstance(repos, Iterable):
+        raise InvalidValue("repos", "must be a list of repositories")
     changes: list[RepoChange] = []
     for repo in repos:
         given = (
@@ -228,10 +236,13 @@ def _stale_before(work: UnitOfWork, stale_after: timedelta | None) -> datetime |
         raise InvalidValue("stale_after", "must be a timedelta that is not negative, or None")
     if stale_after == timedelta(0):
         return datetime.max.replace(tzinfo=UTC)  # any claim, also one made before the clock was set back
-    return work.now - stale_after
+    try:
+        return work.now - stale_after
+    except OverflowError:
+        return None  # no claim is that old
 
 
-def _claimed(job_id: str, row: StartPending | PendingApproval) -> AlreadyClaimed:
+def _claimed(job_id: str, row: Row[Any]) -> AlreadyClaimed:
     return AlreadyClaimed(job_id, str(row.claimed_by), aware(row.claimed_at, "claimed_at"))
 
 
@@ -242,13 +253,15 @@ def _by_job(repos: Sequence[PendingApprovalRepo]) -> dict[str, list[PendingAppro
     return found
 
 
-def _start_record(row: StartPending) -> StartPendingRecord:
+def _start_record(row: StartPending | Row[Any]) -> StartPendingRecord:
     return StartPendingRecord(
         row.job_id, row.sender, row.requested_by, row.body, row.created_at, row.claimed_at, row.claimed_by
     )
 
 
-def _approval_record(row: PendingApproval, repos: Sequence[PendingApprovalRepo]) -> PendingApprovalRecord:
+def _approval_record(
+    row: PendingApproval | Row[Any], repos: Sequence[PendingApprovalRepo | Row[Any]]
+) -> PendingApprovalRecord:
     return PendingApprovalRecord(
         row.job_id,
         row.requested_by,

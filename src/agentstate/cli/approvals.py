@@ -8,9 +8,17 @@ from agentstate.approvals import views, workflows
 from agentstate.approvals.records import PendingApprovalRecord, StartPendingRecord
 from agentstate.approvals.repositories import PendingApprovals, StartsPending
 from agentstate.cli import exits
-from agentstate.cli.output import WithDefault, database_option, json_option, print_fields, print_json, print_rows
+from agentstate.cli.output import (
+    WithDefault,
+    database_option,
+    json_option,
+    print_fields,
+    print_json,
+    print_rows,
+    say,
+    target,
+)
 from agentstate.db.database import Database
-from agentstate.settings import configured_target
 
 
 @click.group(cls=WithDefault)
@@ -23,7 +31,7 @@ def approvals() -> None:
 @json_option
 def list_cases(database: str | None, as_json: bool) -> None:
     """List what waits: requests for their start, finished jobs for their release. Oldest first."""
-    with Database.open(database or configured_target(), "ro") as opened, opened.read() as work:
+    with Database.open(target(database), "ro") as opened, opened.read() as work:
         cases = views.open_cases(work)
     if as_json:
         print_json(cases)
@@ -41,7 +49,7 @@ def list_cases(database: str | None, as_json: bool) -> None:
 @json_option
 def show_case(job: str, database: str | None, as_json: bool) -> int:
     """Show one job with everything that is known of it. Exit 1 if it does not wait for anything."""
-    with Database.open(database or configured_target(), "ro") as opened, opened.read() as work:
+    with Database.open(target(database), "ro") as opened, opened.read() as work:
         found = workflows.load_pending_approval(work, job) or workflows.load_start_pending(work, job)
     if found is None:
         return _nothing_waits(job)
@@ -61,7 +69,7 @@ def list_unfinished(database: str | None, as_json: bool) -> None:
 
     Nothing is changed: give the same chat command again to finish one.
     """
-    with Database.open(database or configured_target(), "ro") as opened, opened.read() as work:
+    with Database.open(target(database), "ro") as opened, opened.read() as work:
         found = workflows.unfinished(work)
     if as_json:
         print_json(found)
@@ -84,16 +92,16 @@ def list_unfinished(database: str | None, as_json: bool) -> None:
 @database_option
 def drop_case(job: str, database: str | None) -> int:
     """Delete the record of JOB without releasing or discarding anything; its stashes stay. Exit 1 if there is none."""
-    with Database.open(database or configured_target()) as opened, opened.write() as work:
+    with Database.open(target(database)) as opened, opened.write() as work:
         found = workflows.load_pending_approval(work, job)
         if found is not None:
             PendingApprovals(work).delete(job)
         elif not StartsPending(work).delete(job):
             return _nothing_waits(job)
-    click.echo(f"dropped the record of {job}")
+    say(f"dropped the record of {job}")
     for repo in found.repos if found is not None else ():
         if repo.done_at is None:
-            click.echo(f"its stash in {repo.repo_dir} is still there: {repo.stash_commit or 'see git stash list'}")
+            say(f"its stash in {repo.repo_dir} is still there: {repo.stash_commit or 'see git stash list'}")
     return 0
 
 

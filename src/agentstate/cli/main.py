@@ -11,11 +11,13 @@ import click
 
 from agentstate import errors
 from agentstate.cli import exits
+from agentstate.cli.output import say
 from agentstate.settings import debug_wanted
 
 COMMANDS = {
     "adopt": "agentstate.cli.schema",
     "approvals": "agentstate.cli.approvals",
+    "copy": "agentstate.cli.copy",
     "downgrade": "agentstate.cli.schema",
     "introductions": "agentstate.cli.roles",
     "sessions": "agentstate.cli.roles",
@@ -62,7 +64,7 @@ class RowsLeftOut(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
         self.any = self.any or getattr(record, "row_left_out", False)
-        click.echo(f"agentstate: {record.getMessage()}", err=True)
+        say(f"agentstate: {record.getMessage()}", err=True)
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -75,7 +77,7 @@ def run(arguments: list[str] | None = None) -> int:
         code = result if isinstance(result, int) else 0
         return code or (exits.PARTLY if warnings.any else 0)
     except click.ClickException as error:
-        error.show()
+        say(f"agentstate: {error.format_message()}; 'agentstate --help' shows how", err=True)
         return exits.USAGE
     except click.Abort:
         click.echo("agentstate: stopped", err=True)
@@ -83,8 +85,14 @@ def run(arguments: list[str] | None = None) -> int:
     except errors.AgentStateError as error:
         if debug_wanted():
             raise
-        click.echo(f"agentstate: {' '.join(str(error).split())}", err=True)
+        say(f"agentstate: {' '.join(str(error).split())}", err=True)
         return exits.exit_code(error)
+    except OSError as error:
+        # The output could not be written: a full disk behind a redirection.
+        if debug_wanted():
+            raise
+        say(f"agentstate: the output could not be written: {error.strerror}", err=True)
+        return exits.TRY_AGAIN
     except SystemExit:
         # click's way out when the reader has seen enough, as in `agentstate sessions | head`.
         return 0

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import click
 
 from agentstate.clock import utc_now
+from agentstate.settings import configured_target
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # What people wrote may hold characters that command a terminal, or turn the direction of its text.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNITS = ((86_400, "day", "days"), (3_600, "h", "h"), (60, "min", "min"))
 
 
@@ -31,6 +32,16 @@ class WithDefault(click.Group):
         ):
             args.insert(0, "list")
         return super().parse_args(ctx, args)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a sentence in which names and paths may hold anything, on one line and safe to look at."""
+    click.echo(_UNSAFE.sub(lambda found: repr(found[0])[1:-1], text), err=err)
+
+
+def target(database: str | None) -> str:
+    """Return the database that the option names, or the configured one if the option is not there."""
+    return configured_target() if database is None else database
 
 
 def database_option(function: Function) -> Function:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import click
 
 from agentstate.cli import exits
-from agentstate.cli.output import WithDefault, database_option, json_option, print_json, print_rows
+from agentstate.cli.output import WithDefault, database_option, json_option, print_json, print_rows, say, target
 from agentstate.db.database import Database
 from agentstate.identity import normalise_sender
 from agentstate.roles import views
 from agentstate.roles.repositories import Introductions, RoleSessions
-from agentstate.settings import configured_target
 
 
 @click.group(cls=WithDefault)
@@ -23,7 +22,7 @@ def sessions() -> None:
 @json_option
 def list_sessions(database: str | None, as_json: bool) -> None:
     """List the sessions, the one saved last first."""
-    with Database.open(database or configured_target(), "ro") as opened, opened.read() as work:
+    with Database.open(target(database), "ro") as opened, opened.read() as work:
         found = views.sessions(work)
     if as_json:
         print_json(found)
@@ -38,7 +37,7 @@ def list_sessions(database: str | None, as_json: bool) -> None:
 @database_option
 def reset_session(role: str, sender: str, database: str | None) -> int:
     """Forget the session of SENDER with ROLE, as /neu does; the introduction stays. Exit 1 if there was none."""
-    with Database.open(database or configured_target()) as opened, opened.write() as work:
+    with Database.open(target(database)) as opened, opened.write() as work:
         done = RoleSessions(work).delete(role, sender)
     return _answer(
         done, f"{role} has no session with {normalise_sender(sender)}", "the next message starts a new session"
@@ -55,7 +54,7 @@ def introductions() -> None:
 @json_option
 def list_introductions(database: str | None, as_json: bool) -> None:
     """List the introductions, the newest first contact first."""
-    with Database.open(database or configured_target(), "ro") as opened, opened.read() as work:
+    with Database.open(target(database), "ro") as opened, opened.read() as work:
         found = views.introductions(work)
     if as_json:
         print_json(found)
@@ -70,11 +69,11 @@ def list_introductions(database: str | None, as_json: bool) -> None:
 @database_option
 def forget_introduction(role: str, sender: str, database: str | None) -> int:
     """Forget that ROLE greeted SENDER, so that the next contact shows the notice again. Exit 1 if it had not."""
-    with Database.open(database or configured_target()) as opened, opened.write() as work:
+    with Database.open(target(database)) as opened, opened.write() as work:
         done = Introductions(work).forget(role, sender)
     return _answer(done, f"{role} has not greeted {normalise_sender(sender)}", "the next contact counts as the first")
 
 
 def _answer(done: bool, no: str, yes: str) -> int:
-    click.echo(yes if done else f"agentstate: {no}", err=not done)
+    say(yes if done else f"agentstate: {no}", err=not done)
     return 0 if done else exits.NO

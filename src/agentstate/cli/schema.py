@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import click
 
-from agentstate.cli.output import database_option, json_option, print_json
+from agentstate.cli.output import database_option, json_option, print_json, say, target
 from agentstate.db import state
 from agentstate.db.database import Database
 from agentstate.db.files import Mode
@@ -18,7 +18,6 @@ from agentstate.db.schema import downgrade as downgrade_schema
 from agentstate.db.schema import upgrade as upgrade_schema
 from agentstate.errors import DatabaseEmpty, DatabaseMissing
 from agentstate.metadata import metadata
-from agentstate.settings import configured_target
 
 
 @click.command(short_help="Bring the schema up to date, creating the database if needed.")
@@ -79,39 +78,39 @@ def adopt(dry_run: bool, backup: bool, database: str | None, as_json: bool) -> N
         print_json({"database": opened.name, "dry_run": dry_run, "adoption": adoption})
         return
     if adoption.backup:
-        click.echo(f"backup: {adoption.backup}")
+        say(f"backup: {adoption.backup}")
     for step in adoption.steps:
-        click.echo(step)
+        say(step)
     if dry_run:
         click.echo("dry run: nothing was changed")
 
 
-def _open(target: str | None, mode: Mode) -> Database:
-    return Database.open(target or configured_target(), mode)
+def _open(named: str | None, mode: Mode) -> Database:
+    return Database.open(target(named), mode)
 
 
-def _current_revision(target: str | None) -> tuple[str | None, str]:
+def _current_revision(named: str | None) -> tuple[str | None, str]:
     try:
-        with _open(target, "ro") as database:
+        with _open(named, "ro") as database:
             revision = database.revision()
             if revision is not None and revision not in state.REVISIONS:
                 state.require_head(revision, database.name)
             return revision, database.backend
-    except (DatabaseMissing, DatabaseEmpty):
-        return None, "sqlite"
+    except (DatabaseMissing, DatabaseEmpty) as error:
+        return None, "postgresql" if "://" in error.database else "sqlite"
 
 
 def _report(database: Database, change: SchemaChange, *, as_json: bool) -> None:
     if as_json:
         print_json({"database": database.name, "change": change})
     elif not change.ran:
-        click.echo(f"{database.name}: schema is at {state.describe(change.reached)}, nothing to do")
+        say(f"{database.name}: schema is at {state.describe(change.reached)}, nothing to do")
     else:
         if change.backup:
-            click.echo(f"backup: {change.backup}")
+            say(f"backup: {change.backup}")
         for revision in change.ran:
-            click.echo(f"ran {state.describe(revision)}")
-        click.echo(f"{database.name}: from {state.describe(change.found)} to {state.describe(change.reached)}")
+            say(f"ran {state.describe(revision)}")
+        say(f"{database.name}: from {state.describe(change.found)} to {state.describe(change.reached)}")
 
 
 @contextmanager

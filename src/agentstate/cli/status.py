@@ -10,12 +10,11 @@ import click
 from sqlalchemy import Connection, inspect
 
 from agentstate.cli import exits
-from agentstate.cli.output import database_option, json_option, print_fields, print_json
+from agentstate.cli.output import database_option, json_option, print_fields, print_json, target
 from agentstate.db import state
 from agentstate.db.database import Database
 from agentstate.errors import DatabaseError, ForeignDatabase, SchemaUnversioned
 from agentstate.metadata import metadata
-from agentstate.settings import configured_target
 
 
 @click.command()
@@ -28,9 +27,8 @@ def status(database: str | None, as_json: bool) -> int:
     Exit code: 0 the schema is at head · 3 behind (or none yet) · 4 ahead · 5 no version, or another program's ·
     6 corrupt, or no database · 7 missing or empty · 9 busy or out of reach
     """
-    target = database or configured_target()
     try:
-        with Database.open(target, "ro") as opened:
+        with Database.open(target(database), "ro") as opened:
             facts, code = _facts(opened)
     except DatabaseError as error:
         if not as_json:

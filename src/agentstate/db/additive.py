@@ -110,4 +110,6 @@ def _add_when_free(database: Database, column: Column[Any]) -> None:
 def add_column(connection: Connection, column: Column[Any]) -> None:
     """Add the column to its table: a change of the schema only, no row is rewritten and no index made."""
     ddl = CreateColumn(column).compile(dialect=connection.dialect)
-    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {ddl}")
+    # A server looks once it has the table's lock, for which somebody else's ALTER TABLE may have made it wait.
+    unless = "IF NOT EXISTS " if connection.dialect.name == "postgresql" else ""
+    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {unless}{ddl}")

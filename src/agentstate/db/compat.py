@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Column, LargeBinary, Select, cast, inspect, literal, null, select, type_coerce
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    Select,
+    Table,
+    cast,
+    inspect,
+    literal,
+    null,
+    select,
+    type_coerce,
+)
 from sqlalchemy.orm import Mapper, Session, aliased
 
-from agentstate.db.additive import default_text
 from agentstate.db.base import Base
 from agentstate.errors import UnreadableValue
+
+if TYPE_CHECKING:
+    from agentstate.db.uow import UnitOfWork
 
 log = logging.getLogger("agentstate")
 
@@ -26,22 +41,36 @@ def readable(model: type[Model], session: Session) -> type[Model]:
     again each time, so that a reader kept open notices when somebody else upgrades (UP-02). A table that is missing
     altogether raises `SchemaBehind` when it is read.
     """
-    table = model.__tablename__
-    complete: set[str] = session.info.setdefault("complete_tables", set())
-    if session.info.get("at_head") or table in complete:
+    if session.info.get("at_head"):
         return model
-    connection = session.connection()
+    columns = _columns(model.__table__, session.connection(), session.info)  # type: ignore[arg-type]
+    return model if columns is None else aliased(model, select(*columns).subquery(), adapt_on_names=True)
+
+
+def readable_select(statement: Select[Any], table: Table, work: UnitOfWork) -> Select[Any]:
+    """Return a SELECT of all columns of a table, or one with defaults for those that the database lacks.
+
+    For rows without objects: the same as `readable` at a third of the time.
+    """
+    if work.info.get("at_head"):
+        return statement
+    columns = _columns(table, work.connection, work.info)
+    return statement if columns is None else statement.with_only_columns(*columns)
+
+
+def _columns(table: Table, connection: Connection, info: dict[Any, Any]) -> list[ColumnElement[Any]] | None:
+    """Return what to select in place of the table's columns, None if it has them all or is not there."""
+    complete: set[str] = info.setdefault("complete_tables", set())
+    if table.name in complete:
+        return None
     inspector = inspect(connection)
-    present = {column["name"] for column in inspector.get_columns(table)} if inspector.has_table(table) else set()
-    columns: Sequence[Column[Any]] = list(model.__table__.columns)  # type: ignore[arg-type]
-    if not present or all(column.name in present for column in columns):
-        if present:
-            complete.add(table)
-        return model
-    stand_in = select(
-        *(column if column.name in present else _default(column).label(column.name) for column in columns)
-    ).subquery()
-    return aliased(model, stand_in, adapt_on_names=True)
+    if not inspector.has_table(table.name):
+        return None
+    present = {column["name"] for column in inspector.get_columns(table.name)}
+    if all(column.name in present for column in table.columns):
+        complete.add(table.name)
+        return None
+    return [column if column.name in present else _default(column).label(column.name) for column in table.columns]
 
 
 def readable_rows(session: Session, model: type[Model], statement: Select[Model]) -> Sequence[Model]:
@@ -98,5 +127,7 @@ def _value(column: Column[Any], value: bytes | None, dialect: Any) -> Any:
 
 
 def _default(column: Column[Any]) -> Any:
+    from agentstate.db.additive import default_text  # only a database that lacks columns needs it
+
     text = default_text(column)
     return cast(null(), column.type) if text is None else type_coerce(literal(text), column.type)

@@ -13,18 +13,18 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, Pool, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import Connection, Engine, Pool
 
 from agentstate.clock import utc_now
-from agentstate.db import files, state
+from agentstate.db import files, state, targets
 from agentstate.db.base import Base
-from agentstate.db.engine import WRITES, ensure_journal_mode, file_engine, memory_engine, server_engine
+from agentstate.db.engine import ensure_journal_mode, file_engine, memory_engine, server_engine
 from agentstate.db.failures import translate_sqlite
 from agentstate.db.types import aware
-from agentstate.db.uow import UnitOfWork, schema_change, unit_of_work
+from agentstate.db.uow import UnitOfWork, connected, schema_change, unit_of_work
 from agentstate.errors import (
     AgentStateError,
+    DatabaseEmpty,
     DatabaseMissing,
     DatabaseReadOnly,
     DatabaseUnavailable,
@@ -91,7 +91,9 @@ class Database:
         if mode not in ("rw", "rwc", "ro"):
             raise InvalidValue("mode", f"{mode!r} is not one of rw, rwc, ro")
         chosen = read_settings() if settings is None else settings
-        database = cls._server(str(target), mode, chosen) if _is_server(target) else cls._file_at(target, mode, chosen)
+        database = (
+            cls._server(str(target), mode, chosen) if targets.is_server(target) else cls._file_at(target, mode, chosen)
+        )
         try:
             database._probe()
         except BaseException:
@@ -101,7 +103,7 @@ class Database:
 
     @classmethod
     def _file_at(cls, target: str | Path, mode: files.Mode, settings: Settings) -> Self:
-        path = files.resolve(_path_of(target))
+        path = files.resolve(targets.file_path(target))
         return cls(
             lambda missing: file_engine(path, mode, settings, missing),
             kind="file",
@@ -193,7 +195,7 @@ class Database:
         """The URL of the database, fit for logs and messages."""
         if self._kind == "server":
             return self._name
-        return "sqlite://" if self._path is None else f"sqlite:///{self._path}"
+        return "sqlite://" if self._path is None else targets.file_url(self._path)
 
     @property
     def name(self) -> str:
@@ -217,7 +219,7 @@ class Database:
     def connect(self) -> Iterator[Connection]:
         """Open a reading transaction below the level of units of work, whatever the state of the schema."""
         self._reconnect_if_needed()
-        with self._engine.execution_options(**{WRITES: False}).connect() as connection:
+        with connected(self._engine, self._name, writes=False) as connection:
             connection.begin()
             yield connection
 
@@ -263,7 +265,7 @@ class Database:
         self._reconnect_if_needed()
         if self._at_head or self._kind == "memory":
             return
-        with self._engine.execution_options(**{WRITES: False}).connect() as connection:
+        with connected(self._engine, self._name, writes=False) as connection:
             with connection.begin():
                 self._found = state.schema_revision(connection, self._name)
             if self._found is None:
@@ -317,6 +319,8 @@ class Database:
             raise DatabaseMissing(self._path) from None
         except OSError as error:
             raise DatabaseUnavailable(self._path, str(error.strerror)) from None
+        if found.st_size == 0 and self._at_head:
+            raise DatabaseEmpty(self._path)
         return (found.st_dev, found.st_ino) != self._file
 
     def _check_still_there(self) -> None:
@@ -333,30 +337,9 @@ class Database:
 
     def _missing(self, detail: str) -> AgentStateError:
         if self._at_head:
-            return DatabaseUnavailable(self._name, f"{detail}, although its schema is at {self._found}")
+            self._at_head = False  # somebody changed the schema meanwhile: the next call looks at it
+            return DatabaseUnavailable(self._name, f"{detail}; its schema was changed meanwhile, try again")
         return SchemaBehind(self._name, self._found, state.HEAD)
-
-
-def _is_server(target: str | Path) -> bool:
-    return isinstance(target, str) and target.startswith(("postgresql:", "postgresql+", "postgres:"))
-
-
-def _path_of(target: str | Path) -> str | Path:
-    """Return the path that a target names; a URL is told by its `scheme://`."""
-    if isinstance(target, Path) or not isinstance(target, str) or "://" not in target:
-        return target
-    try:
-        url = make_url(target)
-    except (ArgumentError, ValueError):
-        raise InvalidValue("database", "it looks like a URL but cannot be read as one: scheme://…/name") from None
-    if url.get_backend_name() != "sqlite":
-        raise InvalidValue(
-            "database", f"URLs of {url.get_backend_name()} are not supported, only sqlite and postgresql"
-        )
-    path = target.partition("://")[2].removeprefix("/")
-    if not path or url.host or url.username or url.password or path == ":memory:":
-        raise InvalidValue("database", "a URL of SQLite names a file: sqlite:////absolute/path or sqlite:///relative")
-    return path
 
 
 def _renew_locks() -> None:

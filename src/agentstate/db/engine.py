@@ -11,6 +11,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
@@ -25,7 +26,10 @@ from agentstate.settings import Settings
 log = logging.getLogger("agentstate")
 
 WRITES = "agentstate_writes"
-"""Execution option of the engines that units of work use: whether the transaction takes the write lock."""
+"""Execution option of a connection: whether its transactions take the write lock."""
+
+SCHEMA = "agentstate_schema"
+"""Execution option of a connection to a server: its transactions "use" the schema or "change" it, else only look."""
 
 MINIMUM_SQLITE = (3, 35, 0)
 """RETURNING and DROP COLUMN."""
@@ -82,6 +86,7 @@ def server_engine(url: str, settings: Settings, missing: Missing) -> Engine:
     """Return an engine for the PostgreSQL server that the URL names; its driver is loaded only now."""
     from agentstate.db import postgresql
 
+    postgresql.load_driver()
     engine = create_engine(
         "postgresql+psycopg://",
         pool_pre_ping=True,
@@ -89,8 +94,7 @@ def server_engine(url: str, settings: Settings, missing: Missing) -> Engine:
         max_overflow=0,
         pool_timeout=settings.busy_timeout,
     )
-    forks.close_idle_before_fork(engine)
-    return postgresql.with_events(engine, url, settings, missing, WRITES)
+    return postgresql.with_events(engine, url, settings, missing)
 
 
 def ensure_journal_mode(connection: sqlite3.Connection, path: str, settings: Settings) -> None:
@@ -193,13 +197,17 @@ def _with_events(engine: Engine, name: str, settings: Settings, missing: Missing
             return original
         return translate_sqlite(original, name, settings.busy_timeout, missing)
 
-    event.listen(engine, "begin", _begin)
+    def begin(connection: Connection) -> None:
+        """Begin on the driver's connection: through SQLAlchemy the two statements would cost as much as the rest."""
+        writes = connection.get_execution_options().get(WRITES, False)
+        driver: Any = connection.connection.driver_connection
+        try:
+            # query_only makes a statement that writes fail in a reading unit, instead of being rolled back unnoticed.
+            driver.execute(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
+            driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+        except sqlite3.Error as error:
+            raise translate_sqlite(error, name, settings.busy_timeout, missing) or error from error
+
+    event.listen(engine, "begin", begin)
     event.listen(engine, "handle_error", translate)
     return engine
-
-
-def _begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(WRITES, False)
-    # query_only makes a statement that writes fail in a reading unit, instead of being rolled back unnoticed.
-    connection.exec_driver_sql(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -12,6 +12,7 @@ import pwd
 import re
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -68,6 +69,12 @@ def check(path: str, mode: Mode) -> os.stat_result | None:
     try:
         found = os.stat(path)
     except FileNotFoundError:
+        left_behind = mode == "rwc" and has_wal(path)
+        if left_behind and os.path.exists(path):
+            return check(path, mode)  # somebody creates it at this moment
+        if left_behind:
+            reason = f"it is gone, but its newest rows are still in {path}-wal: put it back, or move that file away"
+            raise DatabaseUnavailable(path, reason) from None
         _check_absent(path, directory, mode)
         return None
     except (PermissionError, NotADirectoryError, OSError) as error:
@@ -156,6 +163,26 @@ def backups_beside(path: str) -> list[str]:
         )
     except OSError:
         return []
+
+
+def remove_stale_partials(path: str) -> None:
+    """Delete the unfinished backups beside the database whose processes are gone: each is a whole copy in size."""
+    directory, name = os.path.split(path)
+    for entry in os.listdir(directory):
+        owner = re.fullmatch(re.escape(f"{name}.backup-") + r".*\.partial-(\d+)(?:-wal|-shm|-journal)?", entry)
+        if owner and not _alive(int(owner[1])):
+            with suppress(OSError):
+                os.unlink(os.path.join(directory, entry))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _check_absent(path: str, directory: str, mode: Mode) -> None:

@@ -1,14 +1,18 @@
-"""Keeping SQLite's connections out of forked child processes (CN-01).
+"""Keeping connections out of forked child processes (CN-01).
 
 SQLite remembers per process which locks it holds on a file. A child of `os.fork()` inherits that memory without the
 locks: a connection that it opens to the same file seems locked and is not, and what it commits is lost when the parent
 closes the database. So idle connections are closed before a fork. One that is in use at that moment stays the
 parent's: in the child it does nothing, and its file cannot be opened there.
+
+A connection to a server is a socket, and a word that the child says there, be it only a rollback or a farewell, is
+taken for the parent's. In the child it leads nowhere; the child opens connections of its own.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
 import sys
 import threading
@@ -22,6 +26,7 @@ from agentstate.errors import DatabaseUnavailable
 _guard = threading.RLock()
 _connections: WeakSet[OwnConnection] = WeakSet()
 _engines: WeakSet[Engine] = WeakSet()
+_server_connections: WeakSet[Any] = WeakSet()
 _left_to_parent: set[str] = set()
 
 
@@ -32,7 +37,7 @@ class OwnConnection(sqlite3.Connection):
         self.path = path
         with _guard:
             if path in _left_to_parent:
-                raise _refusal(path)
+                raise refusal(path)
             _connections.add(self)
         try:
             super().__init__(*arguments, **options)
@@ -51,11 +56,11 @@ class _ParentsConnection(OwnConnection):
 
     def cursor(self, *arguments: Any, **options: Any) -> Any:
         """Raise `DatabaseUnavailable`: statements are the parent's."""
-        raise _refusal(self.path)
+        raise refusal(self.path)
 
     def commit(self) -> None:
         """Raise `DatabaseUnavailable`: the transaction is the parent's."""
-        raise _refusal(self.path)
+        raise refusal(self.path)
 
     def rollback(self) -> None:
         """Leave the transaction to the parent."""
@@ -70,7 +75,14 @@ def close_idle_before_fork(engine: Engine) -> None:
         _engines.add(engine)
 
 
-def _refusal(path: str) -> DatabaseUnavailable:
+def cut_off_in_children(connection: Any) -> None:
+    """Have a connection to a server (of psycopg) lead nowhere in every child process."""
+    with _guard:
+        _server_connections.add(connection)
+
+
+def refusal(path: str) -> DatabaseUnavailable:
+    """Return the error for a child process that uses a connection of its parent."""
     return DatabaseUnavailable(
         path,
         "this process was forked while its parent had a unit of work open there; fork outside of units of work, "
@@ -100,6 +112,17 @@ def _after_in_child() -> None:
 
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     _connections.clear()
+    _cut_off()
+
+
+def _cut_off() -> None:
+    nowhere, other_end = socket.socketpair()
+    other_end.close()
+    for connection in list(_server_connections):
+        if not connection.closed:
+            os.dup2(nowhere.fileno(), connection.fileno(), inheritable=False)
+    nowhere.close()
+    _server_connections.clear()
 
 
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -18,6 +18,7 @@ from agentstate.clock import utc_now
 from agentstate.db import state
 from agentstate.db.backup import write_backup
 from agentstate.db.database import Database
+from agentstate.db.files import remove_stale_partials
 from agentstate.db.takeover import take_over_tables
 from agentstate.errors import CannotAdopt, DatabaseUnavailable, DowngradeLosesData, InvalidValue
 
@@ -273,6 +274,7 @@ def _backup(database: Database, connection: Connection, revision: str | None) ->
     tables = state.our_tables(connection)
     if not any(connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() for table in tables):
         return None
+    remove_stale_partials(database.path)
     moment = utc_now().strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
     destination = f"{database.path}.backup-{revision or 'unversioned'}-{moment}"
     write_backup(database.path, destination, database.settings)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, inspect
 
-from agentstate.errors import DatabaseUnavailable, ForeignDatabase, SchemaAhead, SchemaBehind, SchemaUnversioned
+from agentstate.errors import (
+    DatabaseCorrupt,
+    DatabaseUnavailable,
+    ForeignDatabase,
+    SchemaAhead,
+    SchemaBehind,
+    SchemaUnversioned,
+)
 
 REVISIONS = {"0001": "role_state", "0002": "approvals", "0003": "approval_progress"}
 """Every revision this code knows, oldest first; a test keeps it equal to migrations/versions."""
@@ -26,6 +33,7 @@ OUR_TABLES = {
 _VERSION = f"SELECT version_num FROM {VERSION_TABLE}"
 _OUR_VERSION = f"SELECT version_num, (SELECT count(sender) FROM sessions WHERE role IS NULL) FROM {VERSION_TABLE}"
 """The version, but only beside a table of our first revision: other programs number their revisions 0001 too."""
+_COLUMNS = ((VERSION_TABLE, "version_num"), ("sessions", "role"), ("sessions", "sender"))
 
 
 def describe(revision: str | None) -> str:
@@ -48,6 +56,8 @@ def schema_revision(connection: Connection, database: str) -> str | None:
     tables = [name for name in inspect(connection).get_table_names() if name != VERSION_TABLE]
     ours = our_tables(connection)
     if versions:
+        if len(versions) > 1 and ours:
+            raise DatabaseCorrupt(database, f"it has {len(versions)} schema versions: {', '.join(sorted(versions))}")
         if ours or not tables:
             return ", ".join(sorted(versions))
         raise ForeignDatabase(database, sorted(tables))
@@ -69,10 +79,13 @@ def our_tables(connection: Connection) -> list[str]:
 
 
 def _versions(connection: Connection, statement: str) -> list[str]:
-    # On PostgreSQL a statement that fails ends its transaction, so the tables are asked for first.
-    tables = [table for table in (VERSION_TABLE, "sessions") if table in statement]
-    if connection.dialect.name == "postgresql" and not all(inspect(connection).has_table(table) for table in tables):
-        return []
+    # On PostgreSQL a statement that fails ends its transaction, so the columns are asked for first.
+    if connection.dialect.name == "postgresql":
+        columns = _COLUMNS if statement == _OUR_VERSION else _COLUMNS[:1]
+        pairs = ", ".join(f"(to_regclass('{table}'), '{column}')" for table, column in columns)
+        found = f"SELECT count(*) FROM pg_attribute WHERE NOT attisdropped AND (attrelid, attname) IN ({pairs})"
+        if connection.exec_driver_sql(found).scalar_one() < len(columns):
+            return []
     try:
         return [str(version) for version in connection.exec_driver_sql(statement).scalars()]
     except (SchemaBehind, DatabaseUnavailable):

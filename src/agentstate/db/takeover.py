@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,30 +25,33 @@ def take_over_tables(connection: Connection, metadata: MetaData, database: str) 
     everything as it was.
     """
     if connection.dialect.name != "sqlite":
-        return _complete(connection, metadata, database)
+        return _each_table(connection, metadata, database, _complete)
     with _foreign_hands(connection):
-        return _take_over(connection, metadata, database)
+        found = _each_table(connection, metadata, database, _rebuild)
+        orphans = {str(row[0]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check")}
+        if orphans:
+            raise CannotAdopt(database, f"rows of {', '.join(sorted(orphans))} refer to rows that do not exist")
+        return found
 
 
-def _complete(connection: Connection, metadata: MetaData, database: str) -> tuple[list[str], dict[str, int]]:
-    """Take over tables as they are, on an engine whose columns already hold their own types and nothing else."""
+def _each_table(
+    connection: Connection,
+    metadata: MetaData,
+    database: str,
+    take: Callable[[Connection, Table, str], tuple[int, list[str]]],
+) -> tuple[list[str], dict[str, int]]:
+    """Go through our tables; `take` takes one over and returns how many rows it has, and what was kept beside it."""
     ours = set(state.our_tables(connection))
     existing = set(inspect(connection).get_table_names())
     steps: list[str] = []
     rows: dict[str, int] = {}
     for table in metadata.sorted_tables:
         if table.name in ours:
-            added = _compare_columns(connection, table, database)
-            _compare_types(connection, table, database)
-            present = {column["name"] for column in inspect(connection).get_columns(table.name)}
-            for column in table.columns:
-                if column.name not in present:
-                    add_column(connection, column)
-            rows[table.name] = connection.execute(select(func.count()).select_from(table)).scalar_one()
-            steps += [
-                *added,
-                f"took over {table.name} with {rows[table.name]} row{'' if rows[table.name] == 1 else 's'}",
-            ]
+            steps += _compare_columns(connection, table, database)
+            count, kept = take(connection, table, database)
+            rows[table.name] = count
+            steps.append(f"took over {table.name} with {count} row{'' if count == 1 else 's'}")
+            steps += [f"kept {name} on {table.name}" for name in kept]
         elif table.name in existing:
             raise CannotAdopt(database, f"its table {table.name} has other columns than agentstate's")
         else:
@@ -58,12 +61,46 @@ def _complete(connection: Connection, metadata: MetaData, database: str) -> tupl
     return steps + [f"left {name} alone, which is not agentstate's" for name in others], rows
 
 
+def _complete(connection: Connection, table: Table, database: str) -> tuple[int, list[str]]:
+    """Add what is missing to a table on an engine whose columns hold their own types and nothing else."""
+    _compare_types(connection, table, database)
+    _compare_keys(connection, table, database)
+    present = {column["name"] for column in inspect(connection).get_columns(table.name)}
+    for column in table.columns:
+        if column.name not in present:
+            add_column(connection, column)
+    return connection.execute(select(func.count()).select_from(table)).scalar_one(), []
+
+
 def _compare_types(connection: Connection, table: Table, database: str) -> None:
     for found in inspect(connection).get_columns(table.name):
         kinds = found["type"], table.columns[found["name"]].type
         kind, expected = (of.compile(connection.dialect) for of in kinds)
         if kind != expected:
             raise CannotAdopt(database, f"column {table.name}.{found['name']} is {kind} and not {expected}")
+
+
+def _compare_keys(connection: Connection, table: Table, database: str) -> None:
+    """Raise `CannotAdopt` for a table whose rows could not be told apart, or could be half there."""
+    inspector = inspect(connection)
+    optional = [column["name"] for column in inspector.get_columns(table.name) if column["nullable"]]
+    loose = [name for name in optional if not table.columns[name].nullable]
+    if loose:
+        raise CannotAdopt(database, f"column {table.name}.{loose[0]} may be NULL")
+    key = [column.name for column in table.primary_key.columns]
+    if inspector.get_pk_constraint(table.name)["constrained_columns"] != key:
+        raise CannotAdopt(database, f"table {table.name} has not the primary key ({', '.join(key)})")
+    found = {
+        (*key["constrained_columns"], key["referred_table"], *key["referred_columns"], key["options"].get("ondelete"))
+        for key in inspector.get_foreign_keys(table.name)
+    }
+    for reference in table.foreign_keys:
+        column = reference.column
+        if (reference.parent.name, column.table.name, column.name, reference.ondelete) not in found:
+            raise CannotAdopt(
+                database,
+                f"column {table.name}.{reference.parent.name} does not refer to {column.table.name}.{column.name}",
+            )
 
 
 @contextmanager
@@ -81,31 +118,6 @@ def _foreign_hands(connection: Connection) -> Iterator[None]:
     finally:
         driver.execute("PRAGMA legacy_alter_table = OFF")
         driver.text_factory = usual
-
-
-def _take_over(connection: Connection, metadata: MetaData, database: str) -> tuple[list[str], dict[str, int]]:
-    ours = set(state.our_tables(connection))
-    existing = set(inspect(connection).get_table_names())
-    steps: list[str] = []
-    rows: dict[str, int] = {}
-    for table in metadata.sorted_tables:
-        if table.name in ours:
-            steps += _compare_columns(connection, table, database)
-            rows[table.name], kept = _rebuild(connection, table, database)
-            count = rows[table.name]
-            steps.append(f"took over {table.name} with {count} row{'' if count == 1 else 's'}")
-            steps += [f"kept {name} on {table.name}" for name in kept]
-        elif table.name in existing:
-            raise CannotAdopt(database, f"its table {table.name} has other columns than agentstate's")
-        else:
-            table.create(connection)
-            steps.append(f"created {table.name}")
-    orphans = [str(row[0]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check")]
-    if orphans:
-        raise CannotAdopt(database, f"rows of {', '.join(sorted(set(orphans)))} refer to rows that do not exist")
-    others = sorted(existing - {table.name for table in metadata.sorted_tables} - {state.VERSION_TABLE})
-    steps += [f"left {name} alone, which is not agentstate's" for name in others]
-    return steps, rows
 
 
 def _compare_columns(connection: Connection, table: Table, database: str) -> list[str]:

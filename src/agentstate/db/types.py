@@ -45,21 +45,22 @@ def opaque_text(value: object, field: str) -> str:
 class CheckedText(TypeDecorator[str]):
     """TEXT whose values pass a check that returns the stored form or raises naming the field.
 
-    `check` is called as `check(value, field)`. Bound values in WHERE clauses pass it too, so that a sender is looked
-    up in the form in which it was stored.
+    `check` is called as `check(value, field)`; an `optional` field may be None. Bound values in WHERE clauses pass it
+    too, so that a sender is looked up in the form in which it was stored.
     """
 
     impl = Text
     cache_ok = True
 
-    def __init__(self, field: str, check: Callable[[object, str], str] = plain_text) -> None:
+    def __init__(self, field: str, check: Callable[[object, str], str] = plain_text, *, optional: bool = False) -> None:
         super().__init__()
         self.field = field
         self.check = check
+        self.optional = optional
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Check the value; None stays NULL."""
-        return None if value is None else self.check(value, self.field)
+        """Check the value; None is NULL where the field is optional, and no value where it is not."""
+        return None if value is None and self.optional else self.check(value, self.field)
 
 
 class Identifier(CheckedText):
@@ -67,8 +68,8 @@ class Identifier(CheckedText):
 
     cache_ok = True
 
-    def __init__(self, field: str, check: Callable[[object, str], str] = identifier) -> None:
-        super().__init__(field, check)
+    def __init__(self, field: str, check: Callable[[object, str], str] = identifier, *, optional: bool = False) -> None:
+        super().__init__(field, check, optional=optional)
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Use the byte order as collation where the engine would apply a language's."""
@@ -258,7 +259,10 @@ def aware(value: object, field: str) -> datetime:
         raise InvalidValue(field, f"must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
         raise InvalidValue(field, "has no time zone: use an aware datetime, such as datetime.now(UTC)")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidValue(field, "lies outside the years 1 to 9999 in UTC") from None
 
 
 def utc_text(instant: datetime) -> str:

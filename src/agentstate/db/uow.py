@@ -3,32 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Mapper, Session, object_mapper
 from sqlalchemy.orm.attributes import flag_modified
 
-from agentstate.db.engine import WRITES
+from agentstate.db.engine import SCHEMA, WRITES
 from agentstate.db.types import JsonText
-from agentstate.errors import ConstraintViolated, DatabaseBusy
-
-SCHEMA_LOCK = 0x6167656E74
-"""PostgreSQL's advisory lock ("agent") under which one process at a time changes the schema. It ends with the
-transaction, so that it also works behind a pooler (PG-03)."""
+from agentstate.errors import ConstraintViolated, DatabaseBusy, DatabaseError, DatabaseUnavailable
 
 
-@dataclass(frozen=True, slots=True)
 class UnitOfWork:
-    """One transaction: its session, and the one instant (aware UTC) at which everything in it happens."""
+    """One transaction: its connection, and the one instant (aware UTC) at which everything in it happens."""
 
-    session: Session
-    now: datetime
+    __slots__ = ("_session", "connection", "info", "now")
+
+    def __init__(self, connection: Connection, now: datetime, info: dict[str, Any]) -> None:
+        """Use `Database.write` or `Database.read`; `info` is what the database knows about its schema."""
+        self.connection = connection
+        self.now = now
+        self.info = info
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The session in this transaction, made at its first use: statements on hot paths do without."""
+        if self._session is None:
+            self._session = Session(
+                self.connection, expire_on_commit=False, info=self.info, join_transaction_mode="rollback_only"
+            )
+        return self._session
+
+    def flush(self) -> None:
+        """Write what the session holds back, if there is one."""
+        if self._session is not None:
+            _save_json_changed_in_place(self._session)
+            self._session.flush()
+
+    def close(self) -> None:
+        """Let go of the session's objects."""
+        if self._session is not None:
+            self._session.close()
 
 
 @contextmanager
@@ -41,36 +62,38 @@ def unit_of_work(
     errors carry, `info` becomes the session's info. Nothing is retried here: after a failure nothing of the unit is
     stored, and whether to repeat it is the caller's decision (LK-09).
     """
-    session = Session(engine.execution_options(**{WRITES: writes}), expire_on_commit=False, info=info)
-    try:
-        with _connecting(engine, database):
-            connection = session.connection()
+    with connected(engine, database, writes=writes, schema="use") as connection:
+        connection.begin()
+        work = UnitOfWork(connection, now, info)
         try:
-            yield UnitOfWork(session, now)
+            yield work
             if writes:
-                _save_json_changed_in_place(session)
-                session.commit()
-        except BaseException:
-            # The session forgets a transaction whose COMMIT failed, and it would stay open with its lock (LK-05).
+                work.flush()
+                connection.commit()
+        except PendingRollbackError:
             connection.rollback()
+            reason = "the connection was lost earlier in this unit of work; nothing of it was written"
+            raise DatabaseUnavailable(database, reason) from None
+        except BaseException:
+            # A transaction whose COMMIT failed counts as ended, and would stay open with its lock (LK-05).
+            with suppress(DatabaseError):  # on a lost connection there is nothing to roll back, and it is not the cause
+                connection.rollback()
             raise
-    finally:
-        session.close()  # rolls back what is not committed and gives the connection back
+        finally:
+            work.close()
 
 
 @contextmanager
 def schema_change(engine: Engine, database: str, *, keep: bool = True) -> Iterator[Connection]:
     """Begin a transaction that alone may change the schema; commit it when the block is left.
 
-    On SQLite it holds the write lock and foreign keys are off; on PostgreSQL it holds an advisory lock.
+    On SQLite it holds the write lock and foreign keys are off; on PostgreSQL it waits for the units that have begun, and
+    those that begin wait for it.
     `keep=False` rolls everything back at the end: a rehearsal.
     """
-    with _connecting(engine, database):
-        connection = engine.execution_options(**{WRITES: True}).connect()
+    connection = connected(engine, database, writes=True, schema="change")
     on_sqlite = connection.dialect.name == "sqlite"
     with connection, _foreign_keys_off(connection) if on_sqlite else nullcontext(), connection.begin() as transaction:
-        if not on_sqlite:
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
         yield connection
         if on_sqlite:
             _check_foreign_keys(connection, database)
@@ -99,10 +122,15 @@ def _check_foreign_keys(connection: Connection, database: str) -> None:
         raise ConstraintViolated(database, f"rows of {where} ({len(broken)}) would refer to rows that do not exist")
 
 
-@contextmanager
-def _connecting(engine: Engine, database: str) -> Iterator[None]:
+def connected(
+    engine: Engine, database: str, *, writes: bool, schema: Literal["use", "change"] | None = None
+) -> Connection:
+    """Return a connection whose transactions take the write lock, or only read.
+
+    What they do with the schema, beside looking at it, keeps units and changes of the schema apart on a server.
+    """
     try:
-        yield
+        return engine.connect().execution_options(**{WRITES: writes, SCHEMA: schema})
     except PoolTimeout:
         # In memory there is one connection, on a server as many as the setting says: all are in use.
         raise DatabaseBusy(database, engine.pool.timeout()) from None  # type: ignore[attr-defined]

@@ -13,7 +13,9 @@
     │   ├── AlreadyReleased           job_id, repo_dir, commit_sha
     │   ├── ConstraintViolated        database, detail
     │   ├── DowngradeLosesData        revision, losses
-    │   └── CannotAdopt               database, reason
+    │   ├── CannotAdopt               database, reason
+    │   ├── TargetNotEmpty            database, tables
+    │   └── CopyDiffers               database, detail
     ├── InvalidValue                  field, reason          refused before SQL
     │   ├── InvalidIdentifier
     │   ├── InvalidRole
@@ -73,6 +75,7 @@ from agentstate.errors.base import (
 from agentstate.errors.database import (
     CannotAdopt,
     ConstraintViolated,
+    CopyDiffers,
     DatabaseBusy,
     DatabaseCorrupt,
     DatabaseEmpty,
@@ -88,6 +91,7 @@ from agentstate.errors.database import (
     SchemaAhead,
     SchemaBehind,
     SchemaUnversioned,
+    TargetNotEmpty,
     UnreadableValue,
 )
 
@@ -101,6 +105,7 @@ __all__ = [
     "CannotAdopt",
     "Conflict",
     "ConstraintViolated",
+    "CopyDiffers",
     "DatabaseBusy",
     "DatabaseCorrupt",
     "DatabaseEmpty",
@@ -128,6 +133,7 @@ __all__ = [
     "StartNotFound",
     "StartStillPending",
     "StashError",
+    "TargetNotEmpty",
     "TooLarge",
     "UnreadableValue",
 ]

@@ -44,6 +44,33 @@ class CannotAdopt(Conflict):
         return f"{self.database} cannot be adopted: {self.reason}; it was left as it was"
 
 
+class TargetNotEmpty(Conflict):
+    """A copy goes into a database without rows; `tables` of this one have some. It was left untouched."""
+
+    def __init__(self, database: str, tables: Sequence[str]) -> None:
+        super().__init__(database, tuple(tables))
+        self.database = database
+        self.tables = tuple(tables)
+
+    def __str__(self) -> str:
+        return f"{self.database} has rows already ({', '.join(self.tables)}); name a database that was just created"
+
+
+class CopyDiffers(Conflict):
+    """What was written and read back is not what was copied; the copy was rolled back. `detail` says where."""
+
+    def __init__(self, database: str, detail: str) -> None:
+        super().__init__(database, detail)
+        self.database = database
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return (
+            f"the copy in {self.database} differs from its source: {self.detail}; nothing was kept; "
+            "look for a trigger on that table"
+        )
+
+
 class DatabaseError(AgentStateError):
     """Something about the database as a whole; `database` is its path, or its URL without the password."""
 
@@ -64,9 +91,11 @@ class DatabaseNotConfigured(DatabaseError):
 
 
 class DatabaseMissing(DatabaseError):
-    """There is no file at the path, and the mode used does not create one."""
+    """There is no file at the path, and the mode used does not create one; or the server has no such database."""
 
     def __str__(self) -> str:
+        if "://" in self.database:
+            return f"there is no database at {self.database}; create it on the server first (CREATE DATABASE)"
         return f"there is no database at {self.database}; 'agentstate upgrade' creates it"
 
 
@@ -135,7 +164,9 @@ class DatabaseReadOnly(DatabaseError):
     """A write was tried on a database that was opened read-only, or that cannot be written."""
 
     def __str__(self) -> str:
-        return f"{self.database} is read-only here: open it in mode 'rw' as a user who may write to its directory"
+        if "://" in self.database:
+            return f"{self.database} is read-only here: open it in mode 'rw', write in write(), and to the primary"
+        return f"{self.database} is read-only here: use database.write() in mode 'rw', as a user who may write to it"
 
 
 class UnreadableValue(DatabaseError):

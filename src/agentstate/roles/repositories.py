@@ -59,12 +59,12 @@ class RoleSessions(Repository):
 
     def find(self, role: str, sender: str) -> str | None:
         """Return the session id to continue, or None."""
-        found = self.session.connection().execute(_FIND_SESSION, {"role": role, "sender": sender}).scalar()
+        found = self.connection.execute(_FIND_SESSION, {"role": role, "sender": sender}).scalar()
         return None if found is None else str(found)
 
     def save(self, role: str, sender: str, session_id: str) -> None:
         """Insert or replace the session id and refresh its time."""
-        connection = self.session.connection()
+        connection = self.connection
         connection.execute(
             _save_session(connection.dialect.name),
             {"role": role, "sender": sender, "session_id": session_id, "updated_at": self.now},
@@ -72,7 +72,7 @@ class RoleSessions(Repository):
 
     def delete(self, role: str, sender: str) -> bool:
         """Delete the session; return whether there was one."""
-        deleted = self.session.connection().execute(_DELETE_SESSION, {"role": role, "sender": sender})
+        deleted = self.connection.execute(_DELETE_SESSION, {"role": role, "sender": sender})
         return deleted.first() is not None
 
     def list_by_recency(self) -> Sequence[RoleSession]:
@@ -94,12 +94,12 @@ class Introductions(Repository):
 
     def exists(self, role: str, sender: str) -> bool:
         """Return whether the role has greeted the sender."""
-        found = self.session.connection().execute(_FIND_INTRODUCTION, {"role": role, "sender": sender})
+        found = self.connection.execute(_FIND_INTRODUCTION, {"role": role, "sender": sender})
         return found.first() is not None
 
     def mark(self, role: str, sender: str) -> bool:
         """Set the mark; return True only if it was not there. The first time stays, the last time is refreshed."""
-        connection = self.session.connection()
+        connection = self.connection
         added = connection.execute(
             _add_introduction(connection.dialect.name),
             {"role": role, "sender": sender, "introduced_at": self.now, "updated_at": self.now},
@@ -111,7 +111,7 @@ class Introductions(Repository):
 
     def forget(self, role: str, sender: str) -> bool:
         """Delete the mark, so that the next contact counts as the first; return whether there was one."""
-        deleted = self.session.connection().execute(_DELETE_INTRODUCTION, {"role": role, "sender": sender})
+        deleted = self.connection.execute(_DELETE_INTRODUCTION, {"role": role, "sender": sender})
         return deleted.first() is not None
 
     def list_by_recency(self) -> Sequence[Introduction]:

@@ -24,7 +24,7 @@ types: $(READY)  ## check types
 	@$(BIN)/mypy
 
 bench: $(READY)  ## measure every operation beside its floor
-	@PYTHONPATH=benchmarks $(BIN)/python -m bench
+	@PYTHONPATH=benchmarks:tests $(BIN)/python -m bench
 
 frozen: $(READY)  ## write the frozen dump of the newest revision
 	@PYTHONPATH=tests $(BIN)/python -m frozen

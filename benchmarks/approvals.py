@@ -15,9 +15,7 @@ REPOS = ["/srv/one", "/srv/three", "/srv/two"]
 WHO = "alice@bot.example"
 MESSAGE = "Add a licence"
 
-FIND_START = (
-    "SELECT job_id, sender, requested_by, body, created_at, claimed_at, claimed_by FROM start_pending WHERE job_id = ?"
-)
+FIND_START = "SELECT job_id FROM start_pending WHERE job_id = ?"
 ADD = (
     "INSERT INTO pending_approval (job_id, requested_by, commit_message, created_at, claimed_at, claimed_by) "
     "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING job_id"

@@ -94,7 +94,11 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         """Work in an existing, empty directory."""
         self.directory = directory
-        self._floors: list[Floor] = []
+        self._endings: list[Callable[[], object]] = []
+
+    def at_the_end(self, ending: Callable[[], object]) -> None:
+        """Have something called when the area is measured, the last one first."""
+        self._endings.append(ending)
 
     def database(self, name: str = "ours.db") -> Path:
         """Make a database at head, name it to the adapter as scripts do (AGENT_DB_PATH), and return its path."""
@@ -107,15 +111,16 @@ class Bench:
     def floor(self) -> Floor:
         """Make a second database of the same kind and return a connection to it."""
         named = os.environ.get("AGENT_DB_PATH")
-        self._floors.append(Floor(self.database("floor.db")))
+        floor = Floor(self.database("floor.db"))
+        self.at_the_end(floor.close)
         if named is not None:
             os.environ["AGENT_DB_PATH"] = named
-        return self._floors[-1]
+        return floor
 
     def close(self) -> None:
-        """Close the connections of the floors."""
-        for floor in self._floors:
-            floor.close()
+        """End what was begun for the area."""
+        for ending in reversed(self._endings):
+            ending()
 
 
 def measure(area: str, operation: Operation, rounds: int) -> Result:

@@ -11,10 +11,17 @@ from pathlib import Path
 import pytest
 
 from builders import ROOT
+from postgres_server import binaries
 
 OPERATIONS = {
     "roles": ["load_session", "save_session", "mark_introduced, a new sender", "mark_introduced, again"],
     "approvals": ["save, load and delete", "load_pending_approval"],
+    "postgresql": [
+        "load_session",
+        "save_session",
+        "mark_introduced, a new sender",
+        "save, load and delete an approval",
+    ],
     "coldstart": ["load one session, beside importing sqlalchemy.orm", "load one session, beside sqlite3"],
 }
 
@@ -24,7 +31,7 @@ def bench(*arguments: str | Path, **environment: str) -> subprocess.CompletedPro
     return subprocess.run(
         [sys.executable, "-m", "bench", *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": "benchmarks", **environment},
+        env={**os.environ, "PYTHONPATH": "benchmarks:tests", **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -43,6 +50,8 @@ def test_every_area_has_its_operations_listed_here() -> None:
 @pytest.mark.parametrize("area", OPERATIONS)
 def test_an_area_reports_every_operation_beside_its_floor(area: str, tmp_path: Path) -> None:
     """Both sides answer the same, or the run ends with an error: a floor that does less would make any ratio."""
+    if area == "postgresql" and binaries() is None:
+        pytest.skip("no PostgreSQL server is installed: apt-get install postgresql")
     run = bench(area, "--rounds", "2", "--json", "--directory", tmp_path)
 
     assert (run.returncode, run.stderr) == (0, "")

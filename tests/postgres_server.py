@@ -68,6 +68,24 @@ class Server:
         )  # fmt: skip
         secret.unlink()
 
+    def copy_from(self, primary: Server) -> None:
+        """Make, in place of a new cluster, a copy of a running server that follows it once it is started."""
+        self.run(
+            "pg_basebackup", "-D", str(self.data), "-d", primary.url(), "--write-recovery-conf", "--wal-method=stream",
+            "--checkpoint=fast", "--no-sync",
+        )  # fmt: skip
+
+    def wait_for_standby(self) -> None:
+        """Commit only what a standby has on its disk too, from now on; returns when one follows."""
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.execute("SELECT pg_reload_conf()")
+        while self.rows("SELECT sync_state FROM pg_stat_replication") != [("sync",)]:
+            time.sleep(0.02)
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self.execute("SELECT pg_promote()")
+
     def start(self) -> None:
         """Start the server and wait until it answers."""
         options = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=60", *self.options]

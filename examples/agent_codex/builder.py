@@ -73,12 +73,12 @@ def decide(role: Role, message: Message, command: str, given_id: str) -> None:
     message = role.queue.note(message, job=job_id)
     step("case noted")
     try:
+        refuse_if_not_ready(role, message, command, job_id)
         if command in START_COMMANDS:
             start = claim_start(message, command, job_id)
             step("claimed")
             (accept if command == "/annehmen" else reject)(role, message, start)
         else:
-            refuse_if_not_ready(message, command, job_id)
             approval = claim_approval(message, command, job_id)
             step("claimed")
             if command == "/freigeben":
@@ -104,15 +104,16 @@ def decide(role: Role, message: Message, command: str, given_id: str) -> None:
 
 def accept(role: Role, message: Message, start: StartPendingRecord) -> None:
     """Put the job file into the builder's queue; its name is the job id, so putting it twice is putting it once."""
-    accepted = Message(start.job_id, start.sender, start.body, start.requested_by, kind=JOB)
-    try:
-        role.queue.put_once(accepted)
-    except FileExistsError as error:
-        raise Refused(f"{start.job_id} cannot run now: {error}. Give the command again.") from error
+    role.queue.put_once(job_of(start))
     step("job file put")
     role.reply(message, f"Accepted {start.job_id}; it runs next.")
     adapter.delete_start_pending(start.job_id)
     step("start deleted")
+
+
+def job_of(start: StartPendingRecord) -> Message:
+    """Return the job file that is the yes to a request."""
+    return Message(start.job_id, start.sender, start.body, start.requested_by, kind=JOB)
 
 
 def reject(role: Role, message: Message, start: StartPendingRecord) -> None:
@@ -122,11 +123,23 @@ def reject(role: Role, message: Message, start: StartPendingRecord) -> None:
     step("start deleted")
 
 
-def refuse_if_not_ready(message: Message, command: str, job_id: str) -> None:
-    """Raise `Refused` for what can be seen to stand in the way, before the case is claimed for a decision in vain."""
-    approval = adapter.load_pending_approval(job_id)
-    if approval and approval.requested_by == normalise_sender(message.sender):  # else the claim is going to say so
-        (ready_to_release if command == "/freigeben" else ready_to_discard)(approval)
+def refuse_if_not_ready(role: Role, message: Message, command: str, job_id: str) -> None:
+    """Raise `Refused` for what can be seen to stand in the way, so that nothing is claimed in vain.
+
+    A case that is not there or not this person's passes: the claim says so.
+    """
+    person = normalise_sender(message.sender)
+    if command in START_COMMANDS:
+        start = adapter.load_start_pending(job_id)
+        if start and start.sender == person and command == "/annehmen":
+            try:
+                role.queue.holds(job_of(start))
+            except FileExistsError as error:
+                raise Refused(f"{job_id} cannot run now: {error}. Give the command again.") from error
+    else:
+        approval = adapter.load_pending_approval(job_id)
+        if approval and approval.requested_by == person:
+            (ready_to_release if command == "/freigeben" else ready_to_discard)(approval)
 
 
 def claim_start(message: Message, command: str, job_id: str) -> StartPendingRecord:

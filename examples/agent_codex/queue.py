@@ -97,11 +97,15 @@ class Queue:
 
         Raises `FileExistsError` when another message of that id is waiting or at work: it must not be overwritten.
         """
-        found = [file for file in (_file(self.inbox, job.id), _file(self.processing, job.id)) if file.exists()]
-        if not found:
+        if not self.holds(job):
             self.put(job)
-        elif any(replace(_read(file), notes={}) != job for file in found):  # a run that began has made notes in it
+
+    def holds(self, job: Message) -> bool:
+        """Return whether the job waits or is at work; raises `FileExistsError` when another message of its id does."""
+        found = [file for file in (_file(self.inbox, job.id), _file(self.processing, job.id)) if file.exists()]
+        if any(replace(_read(file), notes={}) != job for file in found):  # a run that began has made notes in it
             raise FileExistsError(f"the id {job.id!r} is in use by another message")
+        return bool(found)
 
     def reply(self, message: Message, text: str) -> None:
         """Put the reply to a message into the outbox; a second one replaces the first while it lies there.

@@ -418,6 +418,22 @@ def test_numbers_of_a_table_that_was_emptied_are_not_given_out_again(numbered_en
     assert insert(target, NODES, {}) == [3]
 
 
+def test_a_table_without_a_sequence_is_copied_like_any_other(
+    server_database: Database, other_server_database: Database
+) -> None:
+    """One made by other hands, whose numbers come from its writers."""
+    for database in (server_database, other_server_database):
+        with database.change_schema() as connection:
+            numbered.create_all(connection)
+            connection.exec_driver_sql("ALTER TABLE plain ALTER COLUMN id DROP DEFAULT")
+            connection.exec_driver_sql("DROP SEQUENCE plain_id_seq")
+    insert(server_database, PLAIN, {"id": 7, "text": "seven"})
+
+    copy_database(server_database, other_server_database, numbered)
+
+    assert rows(other_server_database, numbered)["plain"] == [(7, "seven")]
+
+
 def test_an_interrupted_copy_leaves_the_sequences_alone(numbered_ends: Ends) -> None:
     """A sequence is usually not part of a transaction; the target must be as it was."""
     source, target = numbered_ends
@@ -545,6 +561,25 @@ def test_a_row_that_cannot_be_read_is_named_and_nothing_copied(
     assert f"in table sessions the row with role='worker', sender={key}: " in str(caught.value)
     assert words in caught.value.detail
     assert is_empty(target)
+
+
+@pytest.mark.parametrize("time", ["infinity", "0044-03-15 12:00:00 BC", "10000-01-01 00:00:00Z"])
+def test_a_time_that_only_the_server_knows_is_named(
+    server_database: Database, server_url: str, other_file: Database, server: Server, time: str
+) -> None:
+    """VA-08: the driver fails on it without saying where it is. The server's style of writing times does not matter."""
+    filled(server_database)
+    name = server_url.rpartition("/")[2]
+    server.psql(f"UPDATE sessions SET updated_at = '{time}' WHERE role = 'worker'", name)
+    server.execute(f"ALTER DATABASE {name} SET datestyle = 'SQL, DMY'")
+    server_database.close()
+
+    with pytest.raises(UnreadableValue, match=r"row with role='worker', sender='alice@bot\.example': .* is not a time"):
+        copy_database(server_database, other_file, metadata)
+    server.psql("UPDATE sessions SET updated_at = '2026-11-29 12:00:00Z'", name)
+    copy_database(server_database, other_file, metadata)
+
+    assert rows(other_file)["sessions"][0][3] == NOON
 
 
 def test_a_document_that_is_none_is_named(numbered_ends: Ends) -> None:

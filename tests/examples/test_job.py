@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
+from pathlib import Path
 
 import pytest
 
+from agentstate.approvals.stash import REPOSITORY_VARIABLES
 from codex_helpers import (
     ALICE,
     REQUEST,
     Codex,
+    commits,
     git,
     has_ended,
     is_clean,
@@ -165,3 +169,32 @@ def test_a_stop_while_the_coder_works_puts_the_job_back_and_ends_the_coder(codex
     assert code == -signal.SIGTERM
     assert codex.files("builder", "inbox") == ["job-1"]
     assert has_ended(coders_child)
+
+
+def test_a_file_that_is_only_meant_to_be_added_is_stashed_like_the_others(codex: Codex) -> None:
+    """Several coding agents say `git add -N`; git refuses to stash that, and the job lay in failed/ for good."""
+    codex.environment["AGENT_CODER"] = codex.script("coder", "echo new > fresh; git add -N fresh")
+
+    waiting_release(codex)
+    codex.say("builder", "m-1", ALICE, "/freigeben")
+
+    assert git(codex.repos[0], "show", "HEAD:fresh") == "new"
+    assert is_clean(codex.repos[0])
+
+
+def test_a_builder_that_runs_inside_a_git_hook_works_on_its_own_repositories(codex: Codex, tmp_path: Path) -> None:
+    """A hook's variables win over the directory that is named, for every git the builder or the coder starts."""
+    seen, shim = tmp_path / "seen", tmp_path / "bin" / "git"
+    real = git(codex.repos[0], "--exec-path") + "/git"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nenv >> "{seen}"\nexec {real} "$@"\n')
+    shim.chmod(stat.S_IRWXU)
+    path = f"{shim.parent}{os.pathsep}{os.environ['PATH']}"
+    codex.environment |= dict.fromkeys(REPOSITORY_VARIABLES, "/nonexistent") | {"PATH": path}
+    codex.environment["AGENT_CODER"] = codex.script("coder", "echo more >> notes; git add notes")
+
+    waiting_release(codex)
+    codex.say("builder", "m-1", ALICE, "/freigeben")
+
+    assert commits(codex.repos[0]) == 2
+    assert "/nonexistent" not in seen.read_text()

@@ -1,4 +1,4 @@
-"""Jobs that cannot run or go on: the person reads the truth, nothing of anybody's is lost, and it can be tried again."""
+"""Jobs that cannot run or go on: the person reads the truth, nothing is lost, and it can be tried again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from codex_helpers import ALICE, Codex, commits, git, is_clean, push_stash, stashes, waiting_start
+from codex_helpers import ALICE, Codex, commits, git, is_clean, push_stash, stashes, text, waiting_start
 
 
 def test_a_repository_with_somebodys_changes_is_left_alone_and_the_job_waits_again(codex: Codex) -> None:
@@ -86,3 +86,38 @@ def test_a_change_that_git_cannot_stash_keeps_its_place(codex: Codex) -> None:
 
     assert "edited but not stashed" in refused
     assert codex.rows("pending_approval_repo", "repo_dir") == [(str(codex.repos[0]),)]
+
+
+@pytest.mark.parametrize("second", ["worktree", "link", "folder"])
+def test_one_repository_that_is_configured_twice_is_refused(codex: Codex, second: str) -> None:
+    """AP-06: two worktrees share their stashes, and one's change was committed in place of the other's."""
+    repo, other = codex.repos[0], codex.state.parent / "other"
+    if second == "worktree":
+        git(repo, "worktree", "add", "--quiet", "-b", "side", str(other))
+    elif second == "link":
+        other.symlink_to(repo)
+    else:
+        other = repo / "folder"
+        other.mkdir()
+    codex.environment["AGENT_REPOS"] = f"{repo}{os.pathsep}{other}"
+    waiting_start(codex)
+
+    codex.say("builder", "m-1", ALICE, "/annehmen")
+
+    reply = codex.reply("builder", "job-1.job") or ""
+    assert f"The builder is not configured: {repo} and {other} in AGENT_REPOS are one repository" in reply
+    assert (text(repo), stashes(repo)) == ("first\n", [])
+    assert codex.rows("start_pending", "job_id") == [("job-1",)]
+
+
+def test_an_accept_that_cannot_be_carried_out_claims_nothing(codex: Codex) -> None:
+    """AP-11: claimed for nothing, the request could not be rejected any more and was listed as unfinished."""
+    waiting_start(codex)
+    refused = codex.say("builder", "job-1", ALICE, "/annehmen job-1")
+    unfinished = codex.unfinished()
+
+    rejected = codex.say("builder", "m-1", ALICE, "/ablehnen job-1")
+
+    assert "cannot run now" in refused
+    assert unfinished == []
+    assert "Rejected job-1" in rejected

@@ -75,6 +75,9 @@ def test_a_file_written_by_another_program_needs_three_fields(queue: Queue) -> N
         b'{"id": "m-1", "sender": "a", "body": null}',
         b'{"id": "m-1", "sender": "a", "body": "\\u0000"}',
         b'{"id": "m-1", "sender": "a", "body": "\\ud800"}',
+        b'{"id": "m-1", "sender": "a@b/\\ud800", "body": "b"}',
+        b'{"id": "m-1", "sender": "a", "requested_by": "a@b/\\u0000", "body": "b"}',
+        b'{"id": "m-1", "sender": "a", "body": "b", "notes": {"reply": "\\ud800"}}',
         b'{"id": "m-1", "sender": "a", "body": "b", "kind": "order"}',
         b'{"id": "m-1", "sender": "a", "body": "b", "notes": 7}',
         b"[" * 100_000,
@@ -238,6 +241,29 @@ def test_a_reply_says_to_whom_and_to_what_and_a_jobs_result_stands_beside_it(que
         "job-1.json": {"id": "job-1", "to": ALICE, "body": "Noted."},
         "job-1.job.json": {"id": "job-1", "to": ALICE, "body": "Done."},
     }
+
+
+def test_replies_never_share_a_name_whatever_the_ids_are(queue: Queue) -> None:
+    """A message called job-1.job replaced what became of job-1, which nobody got to read then."""
+    ids = ["job-1", "job-1.job", "job-1.message", "job-1.job.message", "job-1.message.job", "job-1.job.job"]
+
+    for message_id in ids:
+        queue.reply(message(message_id), "Noted.")
+        queue.reply(message(message_id, kind=JOB), "Done.")
+
+    replies = [json.loads(file.read_text()) for file in queue.outbox.iterdir()]
+    assert sorted((reply["id"], reply["body"]) for reply in replies) == sorted(
+        (message_id, body) for message_id in ids for body in ("Noted.", "Done.")
+    )
+
+
+@pytest.mark.parametrize("character", ["\ud83d", "\0"])
+def test_a_reply_with_a_broken_character_goes_out_all_the_same(queue: Queue, character: str) -> None:
+    """VA-02: a file's name in git's words may be of any bytes; the person is to read the rest."""
+    queue.reply(message(), f"before {character} after")
+
+    reply = json.loads((queue.outbox / "m-1.json").read_text())
+    assert reply["body"] == "before \N{REPLACEMENT CHARACTER} after"
 
 
 def test_only_one_process_of_a_role_runs_at_a_time(queue: Queue) -> None:

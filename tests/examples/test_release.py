@@ -7,6 +7,8 @@ import signal
 import stat
 from pathlib import Path
 
+import pytest
+
 from codex_helpers import ALICE, Codex, commits, git, is_clean, push_stash, stashes, text, waiting_release
 
 
@@ -17,11 +19,22 @@ def test_a_release_commits_each_repository_and_leaves_nothing(codex: Codex) -> N
     reply = codex.say("builder", "m-1", ALICE, "/freigeben").splitlines()
 
     heads = [git(repo, "rev-parse", "HEAD") for repo in codex.repos]
-    assert reply[1:] == [f"  {repo}: commit {sha[:12]}" for repo, sha in zip(codex.repos, heads, strict=True)]
+    assert reply[1:] == [f"  {repo}: commit {sha[:12]} on main" for repo, sha in zip(codex.repos, heads, strict=True)]
     assert [git(repo, "show", "--format=", "--name-only") for repo in codex.repos] == ["fresh\nnotes"] * 2
     assert (codex.rows("pending_approval"), codex.rows("pending_approval_repo")) == ([], [])
     assert codex.stash_lists() == [[], []]
     assert all(is_clean(repo) for repo in codex.repos)
+
+
+@pytest.mark.parametrize(("checkout", "words"), [("-bside", "on side"), ("--detach", "on no branch")])
+def test_a_release_says_which_branch_it_committed_to(waiting: Codex, checkout: str, words: str) -> None:
+    """It is whichever is checked out at the /freigeben, days after the job: nobody should have to guess."""
+    git(waiting.repos[0], "checkout", "--quiet", checkout)
+
+    reply = waiting.say("builder", "m-1", ALICE, "/freigeben")
+
+    commit = git(waiting.repos[0], "rev-parse", "HEAD")
+    assert f"{waiting.repos[0]}: commit {commit[:12]} {words}\n" in reply
 
 
 def test_a_discard_drops_the_jobs_stashes_and_no_other(codex: Codex) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -35,24 +38,116 @@ def test_a_release_over_somebodys_changes_is_refused_until_they_are_gone(waiting
     assert [commits(repo) for repo in waiting.repos] == [2, 2]
 
 
-def test_a_change_that_conflicts_leaves_the_repository_and_the_case_as_they_were(codex: Codex) -> None:
-    """The stash is kept; after the person put it right the same command goes on, also with the other repository."""
+def test_a_change_that_conflicts_leaves_the_repositories_and_the_case_as_they_were(codex: Codex) -> None:
+    """Not one repository is released before; after the person put it right the same command goes on."""
     waiting_release(codex, body="notes: a line\nfresh: a new file")
     (codex.repos[1] / "notes").write_text("rewritten\n")
     git(codex.repos[1], "commit", "-qam", "meanwhile")
     refused = codex.say("builder", "m-1", ALICE, "/freigeben")
     after = (is_clean(codex.repos[1]), text(codex.repos[1]), len(stashes(codex.repos[1])), commits(codex.repos[0]))
-    done = codex.rows("pending_approval_repo", "done_at IS NOT NULL")
     git(codex.repos[1], "revert", "--no-edit", "HEAD")
 
     codex.say("builder", "m-2", ALICE, "/freigeben")
 
     assert f"does not fit {codex.repos[1]} (it conflicts in notes)" in refused
-    assert after == (True, "rewritten\n", 1, 2)
-    assert done == [(1,), (0,)]
+    assert after == (True, "rewritten\n", 1, 1)
     assert [commits(repo) for repo in codex.repos] == [2, 4]
     assert codex.stash_lists() == [[], []]
     assert codex.rows("pending_approval") == []
+
+
+def test_with_a_git_that_cannot_tell_a_conflict_is_found_by_trying(waiting: Codex, tmp_path: Path) -> None:
+    """git before 2.38; the repository is as it was, and the one before it is released and stays so."""
+    shim = tmp_path / "bin" / "git"
+    real = git(waiting.repos[0], "--exec-path") + "/git"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\ncase "$*" in *merge-tree*) exit 129; esac\nexec {real} "$@"\n')
+    shim.chmod(stat.S_IRWXU)
+    waiting.environment["PATH"] = f"{shim.parent}{os.pathsep}{os.environ['PATH']}"
+    (waiting.repos[1] / "notes").write_text("rewritten\n")
+    git(waiting.repos[1], "commit", "-qam", "meanwhile")
+
+    refused = waiting.say("builder", "m-1", ALICE, "/freigeben")
+    after = (is_clean(waiting.repos[1]), text(waiting.repos[1]), len(stashes(waiting.repos[1])))
+    git(waiting.repos[1], "revert", "--no-edit", "HEAD")
+    waiting.say("builder", "m-2", ALICE, "/freigeben")
+
+    assert f"does not fit {waiting.repos[1]} (it conflicts in notes)" in refused
+    assert after == (True, "rewritten\n", 1)
+    assert [commits(repo) for repo in waiting.repos] == [2, 4]
+    assert waiting.rows("pending_approval") == []
+
+
+def spoil(codex: Codex, how: str) -> None:
+    """Make a release of the second repository impossible."""
+    repo = codex.repos[1]
+    if how == "missing":
+        repo.rename(repo.with_name("away"))
+    elif how == "unstashed":
+        git(repo, "stash", "drop")
+    else:
+        (repo / "notes").write_text("rewritten\n")
+        if how == "conflicting":
+            git(repo, "commit", "-qam", "meanwhile")
+
+
+@pytest.mark.parametrize("how", ["dirty", "conflicting", "unstashed", "missing"])
+def test_a_release_that_is_refused_claims_nothing(waiting: Codex, how: str) -> None:
+    """AP-11: the case read 'is being decided' for ever, and unfinished listed what nobody had begun."""
+    before = waiting.rows("pending_approval")
+    spoil(waiting, how)
+
+    reply = waiting.say("builder", "m-1", ALICE, "/freigeben")
+
+    assert not reply.startswith("Released")
+    assert str(waiting.repos[1]) in reply
+    assert (waiting.rows("pending_approval"), waiting.unfinished()) == (before, [])
+    assert commits(waiting.repos[0]) == 1
+
+
+def test_a_discard_that_git_refuses_claims_nothing(waiting: Codex) -> None:
+    """The directory is there, so its stash may be, too; the person may still release the job."""
+    repo = waiting.repos[1]
+    (repo / ".git").rename(repo / "git")
+    refused = waiting.say("builder", "m-1", ALICE, "/verwerfen")
+    unfinished = waiting.unfinished()
+    (repo / "git").rename(repo / ".git")
+
+    waiting.say("builder", "m-2", ALICE, "/freigeben")
+
+    assert "not a git repository" in refused
+    assert unfinished == []
+    assert [commits(repo) for repo in waiting.repos] == [2, 2]
+
+
+@pytest.mark.parametrize("killed_at", ["", "mark written"])
+def test_a_case_whose_repository_does_not_exist_any_more_can_be_discarded(waiting: Codex, killed_at: str) -> None:
+    """A checkout that was thrown away must not keep the case open; the reply says what it could not drop."""
+    if killed_at:
+        waiting.put("builder", "m-1", ALICE, "/freigeben")
+        waiting.start("builder", AGENT_CODEX_KILL_AT=killed_at)
+        waiting.path_of("builder", "processing", "m-1").unlink()
+    shutil.rmtree(waiting.repos[1])
+
+    reply = waiting.say("builder", "m-2", ALICE, "/verwerfen")
+
+    assert f"{waiting.repos[0]}: its stash is dropped" in reply
+    assert f"{waiting.repos[1]}: does not exist any more" in reply
+    assert (stashes(waiting.repos[0]), waiting.rows("pending_approval")) == ([], [])
+
+
+def test_a_repository_that_is_gone_after_its_release_does_not_hold_up_the_others(waiting: Codex) -> None:
+    """AP-11: killed between the two, and the first needs nothing any more."""
+    waiting.put("builder", "m-1", ALICE, "/freigeben")
+    waiting.start("builder", AGENT_CODEX_KILL_AT="repository noted as done")
+    made = git(waiting.repos[0], "rev-parse", "HEAD")
+    shutil.rmtree(waiting.repos[0])
+
+    waiting.work_off("builder")
+
+    assert f"{waiting.repos[0]}: commit {made[:12]}\n" in (waiting.reply("builder", "m-1") or "")
+    assert commits(waiting.repos[1]) == 2
+    assert waiting.rows("pending_approval") == []
 
 
 def test_a_change_that_does_not_fit_can_be_discarded(waiting: Codex) -> None:

@@ -104,6 +104,31 @@ def test_an_answer_without_a_session_ends_the_session(codex: Codex, answer: str)
     assert (reply, codex.rows("sessions")) == ("yes", [])
 
 
+@pytest.mark.parametrize("session", ["\ud800", "s\0", ""])
+def test_a_session_that_cannot_be_stored_counts_as_none(codex: Codex, session: str) -> None:
+    """VA-01, VA-02: it ended the worker with a traceback, and the answer was lost over it."""
+    codex.say("worker", "m-1", ALICE, "hello")
+    logging_agent(codex, json.dumps({"reply": "yes", "session_id": session}))
+
+    reply = codex.say("worker", "m-2", ALICE, "hello")
+
+    assert (reply, codex.rows("sessions")) == ("yes", [])
+    assert codex.files("worker", "failed") == []
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"), [("hi \ud83d!", "hi \N{REPLACEMENT CHARACTER}!"), ("a\0b", "a\N{REPLACEMENT CHARACTER}b")]
+)
+def test_an_answer_with_broken_characters_is_sent_without_them(codex: Codex, said: str, sent: str) -> None:
+    """VA-02: an agent whose output was cut within an emoji is still to be read."""
+    logging_agent(codex, json.dumps({"reply": said, "session_id": "s"}))
+
+    reply = codex.say("worker", "m-1", ALICE, "hello")
+
+    assert reply == sent
+    assert codex.rows("sessions", "session_id") == [("s",)]
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -230,16 +255,18 @@ def test_a_second_process_does_not_touch_the_queue(codex: Codex) -> None:
     assert codex.files("worker", "inbox") == ["m-1"]
 
 
-def test_an_unreadable_file_ends_one_start_and_not_the_next(codex: Codex) -> None:
-    """The next message is answered although one file was not a message."""
+@pytest.mark.parametrize("content", ["{", json.dumps({"id": "m-1", "sender": f"{ALICE}/\ud800", "body": "hello"})])
+def test_an_unreadable_file_ends_one_start_and_not_the_next(codex: Codex, content: str) -> None:
+    """VA-02: it is said in one line, and the next message is answered although one file was not a message."""
     codex.put("worker", "m-2", ALICE, "hello")
     bad = codex.path_of("worker", "inbox", "m-1")
-    bad.write_text("{")
+    bad.write_text(content)
     os.utime(bad, ns=(0, 0))
 
-    codes = [codex.start("worker"), codex.start("worker")]
+    first = (codex.start("worker"), len(codex.stderr.splitlines()))
+    second = codex.start("worker")
 
-    assert codes == [1, 0]
+    assert (first, second) == ((1, 1), 0)
     assert codex.files("worker", "failed") == ["m-1"]
 
 

@@ -129,7 +129,7 @@ def test_waiting_too_long_for_a_connection_is_busy_and_not_an_error_of_sqlalchem
 
 # --- what they wait for ----------------------------------------------------------------------------------------------
 
-LOCKS = {
+LOCKS: dict[str, tuple[str, Callable[[Database], Any]]] = {
     "a row": (
         "SELECT * FROM start_pending FOR UPDATE",
         lambda work: adapter.delete_start_pending("job-1", database=work),

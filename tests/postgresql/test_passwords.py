@@ -180,14 +180,16 @@ def test_the_command_ends_with_the_code_of_the_obstacle(server: Server, server_u
     assert "TIMESTAMP WITH TIME ZONE" in script.stdout
 
 
-@pytest.mark.parametrize("missing", ["psycopg", "psycopg_c psycopg_binary"])
-def test_a_driver_that_is_not_installed_is_named_with_what_to_install(missing: str) -> None:
+@pytest.mark.parametrize(
+    "missing", [["psycopg"], ["psycopg_c", "psycopg_binary", "psycopg.pq.pq_ctypes"]], ids=["driver", "libpq"]
+)
+def test_a_driver_that_is_not_installed_is_named_with_what_to_install(missing: list[str]) -> None:
     """`pip install agentstate-db` alone brings no driver; ModuleNotFoundError says nothing of the extra."""
     code = """
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in sys.argv[1].split() or (len(sys.argv[1].split()) > 1 and name == "psycopg.pq.pq_ctypes"):
+        if name.split(".")[0] in sys.argv[1:] or name in sys.argv[1:]:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 from agentstate import adapter
@@ -198,7 +200,7 @@ except InvalidValue as error:
     print(error)
 """
 
-    said = finished(python(code, missing))
+    said = finished(python(code, *missing))
 
     assert "pip install 'agentstate-db[postgres]'" in said
     assert "hunter2" not in said

@@ -10,8 +10,8 @@ import pytest
 
 from agentstate import adapter
 from agentstate.db.database import Database
+from agentstate.db.schema import downgrade, upgrade
 from agentstate.errors import AgentStateError, DatabaseBusy, SchemaBehind
-from agentstate.roles.repositories import RoleSessions
 from agentstate.settings import Settings
 from builders import a_start, an_approval, finished, python
 
@@ -41,9 +41,7 @@ calls = {
     "claim_approval": lambda name: adapter.claim_approval("job-2", name, database=target),
     "mark_introduced": lambda name: won(adapter.mark_introduced("worker", "alice", database=target)),
     "mark_repo_done": lambda name: adapter.mark_repo_done("job-2", "/srv/one", name, database=target),
-    "delete_start": lambda name: won(adapter.delete_start_pending("job-1", database=target)),
     "delete_approval": lambda name: won(adapter.delete_pending_approval("job-2", database=target)),
-    "reset_session": lambda name: won(adapter.reset_session("worker", "alice", database=target)),
     "save_start": save_start,
     "save_approval": save_approval,
     "save_either": lambda name: (save_start, save_approval)[ord(name[-1]) % 2](name),
@@ -68,9 +66,7 @@ RACES = {
     "claim_approval": {"AlreadyClaimed"},
     "mark_introduced": {"Lost"},
     "mark_repo_done": {"AlreadyReleased"},
-    "delete_start": {"Lost"},
     "delete_approval": {"Lost"},
-    "reset_session": {"Lost"},
     "save_start": {"AlreadyPending"},
     "save_approval": {"AlreadyPending"},
     "save_either": {"AlreadyPending", "StartStillPending"},
@@ -83,7 +79,6 @@ def test_of_the_threads_of_two_processes_one_wins(server_database: Database, ser
     with server_database.write() as work:
         a_start(work, "job-1")
         an_approval(work, "job-2")
-        RoleSessions(work).save("worker", "alice", "s-1")
 
     processes = [python(RACER, server_url, call, name) for name in ("one", "two")]
     answers = [line for process in processes for line in finished(process).splitlines()]
@@ -109,15 +104,12 @@ target, me, *order = sys.argv[1:]
 for turn in range(200):
     for job in order:
         adapter.save_session("worker", job, f"{me}-{turn}", database=target)
-        adapter.mark_introduced("worker", job, database=target)
         try:
             adapter.save_pending_approval(job, "alice", "Add", ["/a", "/b"], database=target)
             adapter.claim_approval(job, me, database=target)
             for repo in ("/a", "/b") if me == "one" else ("/b", "/a"):
                 adapter.mark_repo_done(job, repo, "c" * 40, database=target)
             adapter.delete_pending_approval(job, database=target)
-            adapter.save_start_pending(job, "alice", "alice", "please", database=target)
-            adapter.delete_start_pending(job, database=target)
         except (Conflict, NotFound):
             pass
 """
@@ -134,10 +126,7 @@ def test_two_processes_work_on_two_jobs_in_opposite_orders(server_database: Data
         assert work.connection.exec_driver_sql("SELECT count(*) FROM sessions").scalar_one() == 2
         deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         assert work.connection.exec_driver_sql(deadlocks).scalar_one() == 0
-    left = adapter.list_pending_approvals(database=server_database) + adapter.list_start_pending(
-        database=server_database
-    )
-    assert left == []
+    assert adapter.list_pending_approvals(database=server_database) == []
 
 
 def test_units_that_deadlock_by_their_callers_order_end_typed_whole_and_repeatable(server_url: str) -> None:
@@ -169,9 +158,7 @@ def test_units_that_deadlock_by_their_callers_order_end_typed_whole_and_repeatab
 
 
 def test_writers_beside_a_downgrade_and_an_upgrade_get_typed_errors_only(server_url: str) -> None:
-    """PG-02, UP-01: ALTER TABLE waits for writers and they for it; nothing of the driver reaches a caller."""
-    from agentstate.db.schema import downgrade, upgrade
-
+    """PG-02: a unit and an upgrade that wanted two tables in different orders waited for each other, and one died."""
     settings = Settings(busy_timeout=60)
     with (
         Database.open(server_url, settings=settings) as database,

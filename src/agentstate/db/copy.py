@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from reprlib import repr as short
@@ -18,11 +18,14 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     Column,
+    ColumnElement,
     Connection,
     FromClause,
     MetaData,
     RowMapping,
     Table,
+    Text,
+    cast,
     column,
     func,
     inspect,
@@ -34,7 +37,7 @@ from sqlalchemy.dialects import sqlite
 
 from agentstate.db import state
 from agentstate.db.database import Database
-from agentstate.db.types import CheckedText, JsonText
+from agentstate.db.types import CheckedText, JsonText, UtcText
 from agentstate.errors import ConstraintViolated, CopyDiffers, InvalidValue, TargetNotEmpty, UnreadableValue
 
 BATCH = 100
@@ -92,15 +95,15 @@ def copy_database(
         raise InvalidValue("target", f"{target.name} is the source itself; name another database")
     with source.connect() as reading, _undecoded(reading):
         _require_head(reading, source)
-        _lift_time_limit(reading)
+        _prepare(reading)
         with target.change_schema() as writing:
             _require_head(writing, target)
-            _lift_time_limit(writing)
+            _prepare(writing)
             _lock(writing, metadata)
             _require_no_rows(writing, target, metadata)
             with _own_references_checked_last(writing, metadata):
                 copied = {
-                    table.name: _copy_table(table, reading, writing, (source, target), on_progress)
+                    table.name: _copy_table(table, reading, writing, source, on_progress)
                     for table in metadata.sorted_tables
                 }
             for table in metadata.sorted_tables:
@@ -132,14 +135,22 @@ class _Rows:
         self._sum = 0
         self.count = 0
 
-    def batches(self) -> Iterator[list[dict[str, Any]]]:
+    def batches(self) -> Generator[list[dict[str, Any]], None, None]:
+        """Yield the values of all rows by their columns' names; raises `UnreadableValue` naming a row."""
         # Without types: a value that cannot be read then stands beside the key that names its row.
-        untyped = select(*_light(self._table, lambda of: None).c)
-        found = self._connection.execute(untyped, execution_options={"yield_per": BATCH})
-        for part in found.mappings().partitions():
-            yield [self._row(raw) for raw in part]
+        columns: list[ColumnElement[Any]] = list(_light(self._table, lambda of: None).c)
+        if self._connection.dialect.name == "postgresql":
+            # As text: the driver cannot read every instant that the server knows, such as infinity.
+            columns = [
+                cast(untyped, Text).label(of.name) if isinstance(of.type, UtcText) else untyped
+                for of, untyped in zip(self._table.columns, columns, strict=True)
+            ]
+        with self._connection.execute(select(*columns), execution_options={"yield_per": BATCH}) as found:
+            for part in found.mappings().partitions():
+                yield [self._row(raw) for raw in part]
 
     def copied(self) -> CopiedTable:
+        """Return what has been seen so far."""
         return CopiedTable(self.count, f"{self._sum % 2**256:064x}")
 
     def _row(self, raw: RowMapping) -> dict[str, Any]:
@@ -178,22 +189,19 @@ def _light(table: Table, kind: Callable[[Column[Any]], Any]) -> FromClause:
 
 
 def _copy_table(
-    table: Table,
-    reading: Connection,
-    writing: Connection,
-    databases: tuple[Database, Database],
-    on_progress: OnProgress | None,
+    table: Table, reading: Connection, writing: Connection, source: Database, on_progress: OnProgress | None
 ) -> CopiedTable:
     total = reading.execute(select(func.count()).select_from(table)).scalar_one()
-    rows = _Rows(table, reading, databases[0].name)
+    rows = _Rows(table, reading, source.name)
     insert = _light(table, _transport).insert()  # type: ignore[attr-defined]
-    for batch in rows.batches():
-        try:
-            writing.execute(insert, batch)
-        except ConstraintViolated as error:
-            raise ConstraintViolated(databases[1].name, f"table {table.name}: {error.detail}") from error
-        if on_progress is not None:
-            on_progress(CopyProgress("copying", table.name, rows.count, total))
+    with closing(rows.batches()) as batches:
+        for batch in batches:
+            try:
+                writing.execute(insert, batch)
+            except ConstraintViolated as error:
+                raise ConstraintViolated(error.database, f"table {table.name}: {error.detail}") from error
+            if on_progress is not None:
+                on_progress(CopyProgress("copying", table.name, rows.count, total))
     return rows.copied()
 
 
@@ -201,9 +209,10 @@ def _compare(
     table: Table, copied: CopiedTable, writing: Connection, target: Database, on_progress: OnProgress | None
 ) -> None:
     rows = _Rows(table, writing, target.name)
-    for _ in rows.batches():
-        if on_progress is not None:
-            on_progress(CopyProgress("checking", table.name, rows.count, copied.rows))
+    with closing(rows.batches()) as batches:
+        for _ in batches:
+            if on_progress is not None:
+                on_progress(CopyProgress("checking", table.name, rows.count, copied.rows))
     if rows.count != copied.rows:
         raise CopyDiffers(target.name, f"{table.name} has {rows.count} rows instead of {copied.rows}")
     if rows.copied() != copied:
@@ -218,7 +227,7 @@ def _identity(database: Database) -> object:
             return file.st_dev, file.st_ino
         return tuple(
             connection.exec_driver_sql(
-                "SELECT pg_postmaster_start_time(), oid, current_schema() FROM pg_database "
+                "SELECT extract(epoch FROM pg_postmaster_start_time()), oid, current_schema() FROM pg_database "
                 "WHERE datname = current_database()"
             ).one()
         )
@@ -253,10 +262,13 @@ def _undecoded(connection: Connection) -> Iterator[None]:
         driver.text_factory = usual
 
 
-def _lift_time_limit(connection: Connection) -> None:
-    """Let statements take as long as a large database needs: the limit is for what people wait for."""
+def _prepare(connection: Connection) -> None:
+    """Let statements take as long as a large database needs, and have the server write times as this code reads them.
+
+    The limit on a statement's time is for what people wait for.
+    """
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0; SET LOCAL datestyle = ISO")
 
 
 def _lock(connection: Connection, metadata: MetaData) -> None:

@@ -172,14 +172,17 @@ def translate_postgresql(
 
 def _opening(settings: Settings, options: Mapping[str, Any]) -> str:
     """Return what is said first in a transaction; all of it ends with the transaction, for poolers' sake (PG-03)."""
-    # A reading unit sees one snapshot, as on SQLite, and cannot write by construction.
-    kind = "READ COMMITTED READ WRITE" if options.get(WRITES, False) else "REPEATABLE READ READ ONLY"
+    # A reading unit sees one snapshot, as on SQLite, and cannot write by construction. A writing one does not insist on
+    # READ WRITE: a role that may only read, and a standby, answer its first statement that writes.
+    kind = "READ COMMITTED" if options.get(WRITES, False) else "REPEATABLE READ READ ONLY"
     lock = {"use": "pg_advisory_xact_lock_shared", "change": "pg_advisory_xact_lock"}.get(options.get(SCHEMA) or "")
     return (
         f"SET TRANSACTION ISOLATION LEVEL {kind}; "
         # To the server, 0 is no timeout at all.
         f"SET LOCAL lock_timeout = {ceil(settings.busy_timeout * 1000) or 1}; "
-        f"SET LOCAL statement_timeout = {ceil(settings.statement_timeout * 1000)}"
+        f"SET LOCAL statement_timeout = {ceil(settings.statement_timeout * 1000)}; "
+        # psycopg reads instants in this form alone, whatever the database's own setting.
+        "SET LOCAL datestyle = ISO"
     ) + (f"; SELECT {lock}({SCHEMA_LOCK})" if lock else "")
 
 

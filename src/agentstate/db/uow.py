@@ -87,8 +87,8 @@ def unit_of_work(
 def schema_change(engine: Engine, database: str, *, keep: bool = True) -> Iterator[Connection]:
     """Begin a transaction that alone may change the schema; commit it when the block is left.
 
-    On SQLite it holds the write lock and foreign keys are off; on PostgreSQL it waits for the units that have begun, and
-    those that begin wait for it.
+    On SQLite it holds the write lock and foreign keys are off; on PostgreSQL it waits for the units that have begun,
+    and those that begin wait for it.
     `keep=False` rolls everything back at the end: a rehearsal.
     """
     connection = connected(engine, database, writes=True, schema="change")

@@ -58,7 +58,7 @@ def commit_of(repo: str | Path, name: str) -> str:
 def branch_with(repo: str | Path, commit: str) -> str:
     """Return the branch that has the commit, in words for a person: the one that is checked out, if it is several."""
     words = ("--contains", commit, "--format=%(HEAD)%(refname:short)", "refs/heads")
-    branches = git(repo, "for-each-ref", *words).splitlines()
+    branches = git(repo, "for-each-ref", *words, codes=(0, 128, 129)).splitlines()  # there is no such commit any more
     branches.sort(key=lambda branch: not branch.startswith("*"))
     return branches[0][1:] if branches else "no branch"
 

@@ -16,6 +16,7 @@ from codex_helpers import (
     commits,
     git,
     is_clean,
+    make_repo,
     push_stash,
     stashes,
     text,
@@ -136,16 +137,21 @@ def test_a_case_whose_repository_does_not_exist_any_more_can_be_discarded(waitin
     assert (stashes(waiting.repos[0]), waiting.rows("pending_approval")) == ([], [])
 
 
-def test_a_repository_that_is_gone_after_its_release_does_not_hold_up_the_others(waiting: Codex) -> None:
+@pytest.mark.parametrize(("made_anew", "words"), [(False, ""), (True, " on no branch")])
+def test_a_repository_that_is_gone_after_its_release_does_not_hold_up_the_others(
+    waiting: Codex, made_anew: bool, words: str
+) -> None:
     """AP-11: killed between the two, and the first needs nothing any more."""
     waiting.put("builder", "m-1", ALICE, "/freigeben")
     waiting.start("builder", AGENT_CODEX_KILL_AT="repository noted as done")
     made = git(waiting.repos[0], "rev-parse", "HEAD")
     shutil.rmtree(waiting.repos[0])
+    if made_anew:
+        make_repo(waiting.repos[0])
 
     waiting.work_off("builder")
 
-    assert f"{waiting.repos[0]}: commit {made[:12]}\n" in (waiting.reply("builder", "m-1") or "")
+    assert f"{waiting.repos[0]}: commit {made[:12]}{words}\n" in (waiting.reply("builder", "m-1") or "")
     assert commits(waiting.repos[1]) == 2
     assert waiting.rows("pending_approval") == []
 

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from agentstate import adapter
+from agentstate.cli.main import run as command
 from agentstate.db.additive import add_missing_columns
 from agentstate.db.base import Base
 from agentstate.db.database import Database
@@ -26,7 +27,7 @@ from agentstate.errors import (
 )
 from agentstate.metadata import metadata
 from agentstate.settings import Settings
-from builders import a_session, agentstate, filled
+from builders import a_session, filled
 from migration_helpers import REVISION_NUMBERS, together
 from postgres_schema import contents, filled_at, schema, shape, state_of, version
 
@@ -77,7 +78,9 @@ STATES: dict[str, tuple[Callable[[str], object], type[DatabaseError] | None, int
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_state_has_its_error_and_its_code_and_is_left_as_it_was(state: str, empty_server_url: str) -> None:
+def test_each_state_has_its_error_and_its_code_and_is_left_as_it_was(
+    state: str, empty_server_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """UP-01, MG-10: "0001" is what many programs call their first revision; a failed probe ends a transaction here."""
     make, error, code = STATES[state]
     make(empty_server_url)
@@ -91,11 +94,11 @@ def test_each_state_has_its_error_and_its_code_and_is_left_as_it_was(state: str,
                 a_session(work)
             assert caught.value.database == database.name
             assert f"{database.name}" in str(caught.value)
-    status = agentstate("status", "--json", AGENT_DB_URL=empty_server_url)
+    status = command(["status", "--json", "--database", empty_server_url])
 
     assert (state_of(empty_server_url) if "another version" not in state else schema(empty_server_url)) == before
-    assert status.returncode == code
-    assert json.loads(status.stdout)["backend"] == "postgresql"
+    assert status == code
+    assert json.loads(capsys.readouterr().out)["backend"] == "postgresql"
 
 
 # --- read by newer code ----------------------------------------------------------------------------------------------
@@ -263,14 +266,17 @@ def test_what_cannot_be_taken_over_is_named_and_left_as_it_was(reason: str, empt
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-def test_an_operator_works_with_a_server_as_with_a_file(server_url: str) -> None:
+def test_an_operator_works_with_a_server_as_with_a_file(
+    server_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Foundation section 6: everything on a server, and nobody is promised a backup that is not made."""
+    monkeypatch.setenv("AGENT_DB_URL", server_url)
     with Database.open(server_url) as database:
         filled(database)
 
     def say(*arguments: str) -> tuple[int, str]:
-        done = agentstate(*arguments, AGENT_DB_URL=server_url)
-        return done.returncode, done.stdout + done.stderr
+        code = command(list(arguments))
+        return code, "".join(capsys.readouterr())
 
     said: dict[str, tuple[int, Any]] = {
         "sessions": say("sessions"),

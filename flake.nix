@@ -23,7 +23,12 @@
       checks = forEachSystem (
         pkgs:
         import ./nix/checks.nix {
-          inherit (pkgs) git lib sqlite;
+          inherit (pkgs)
+            git
+            lib
+            postgresql
+            sqlite
+            ;
           agentstate = self.packages.${pkgs.stdenv.hostPlatform.system}.default;
         }
       );

@@ -2,6 +2,7 @@
 {
   lib,
   git,
+  postgresql,
   sqlite,
   agentstate,
 }:
@@ -18,6 +19,7 @@ in
 
     nativeCheckInputs = [
       git # released work is stashed and committed in real repositories
+      postgresql # a private server, started from its binaries
       sqlite # the queries in the pages are asked as an operator asks them
       pkgs.pytest-xdist
       pkgs.pytestCheckHook

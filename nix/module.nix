@@ -213,8 +213,7 @@ in
       default = null;
       example = "postgresql+psycopg:///agentstate?host=/run/postgresql";
       description = ''
-        A database server's SQLAlchemy URL, without a password: it would be readable for everybody in the Nix store.
-        `package` and the roles need the driver that the URL names.
+        A PostgreSQL server's URL, without a password: it would be readable for everybody in the Nix store.
       '';
     };
 

@@ -86,6 +86,7 @@ buildPythonPackage {
     alembic
     python3.pkgs.click
     python3.pkgs.rich
+    python3.pkgs.psycopg # loaded only for a URL of PostgreSQL
   ];
 
   # The tests are a check of the flake (checks.nix): building the package does not wait for them.

@@ -20,7 +20,7 @@ from agentstate.settings import Settings
 from builders import a_session, filled, sql
 from migration_helpers import beside, contents, locked, made, schema, shape, state_of, together, version
 
-# UP-03 to UP-05 on PostgreSQL, and for the kernel's `kind`, come with that backend and that area.
+# UP-02 to UP-05 on PostgreSQL: tests/postgresql/test_states.py. For the kernel's `kind` they come with that area.
 
 LATER = (
     "pending_approval.claimed_at",

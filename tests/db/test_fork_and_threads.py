@@ -1,7 +1,7 @@
 """One handle used by forked children and by many threads.
 
 Forks happen in processes of their own here: the test runner has threads, which do not survive a fork. CN-01 and CN-04
-on PostgreSQL are tested where PostgreSQL is.
+on PostgreSQL: tests/postgresql/test_forks.py and test_outages.py.
 """
 
 from __future__ import annotations

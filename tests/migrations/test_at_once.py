@@ -21,7 +21,7 @@ from agentstate.settings import Settings
 from builders import sql
 from migration_helpers import REVISION_NUMBERS, beside, contents, schema, shape, together, version
 
-# MG-04 on PostgreSQL (advisory lock) comes with that backend.
+# MG-04 on PostgreSQL (advisory lock): tests/postgresql/test_migrations.py.
 
 NEWEST = REVISION_NUMBERS[-1]
 UPGRADE = """

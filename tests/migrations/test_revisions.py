@@ -19,7 +19,7 @@ from agentstate.errors import ConstraintViolated
 from builders import filled, sql
 from migration_helpers import REVISION_NUMBERS, contents, normalised, schema, shape, version
 
-# MG-13 is about native enum types, which only PostgreSQL has; the PostgreSQL half of MG-02 comes with that backend.
+# MG-13 (native enum types) and the PostgreSQL half of MG-02: tests/postgresql/test_migrations.py.
 # MG-02 names partial indexes, CHECKs, triggers and AUTOINCREMENT: no area has any yet; the comparison below includes
 # them.
 

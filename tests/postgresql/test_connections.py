@@ -34,8 +34,11 @@ with adapter._open(target).read() as work:
 
 @contextmanager
 def holding(url: str, *statements: str) -> Iterator[None]:
-    """Let another program run the statements in a transaction that stays open until the block ends."""
-    with psycopg.connect(url) as outsider:
+    """Let another program run the statements in a transaction that stays open until the block ends.
+
+    It ends by itself after a while, so that whoever waits for ever is found out.
+    """
+    with psycopg.connect(url, options="-c idle_in_transaction_session_timeout=20s") as outsider:
         for statement in statements:
             outsider.execute(statement)
         yield

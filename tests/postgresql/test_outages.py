@@ -8,7 +8,7 @@ import pytest
 
 from agentstate import adapter
 from agentstate.db.database import Database
-from agentstate.errors import ConstraintViolated, DatabaseUnavailable, SchemaBehind
+from agentstate.errors import ConstraintViolated, DatabaseReadOnly, DatabaseUnavailable, SchemaBehind
 from agentstate.roles.repositories import RoleSessions
 from agentstate.settings import Settings
 from builders import a_session, a_start, an_approval
@@ -155,6 +155,22 @@ def test_a_server_that_is_down_is_named_and_found_again(server: Server, server_d
 
     assert caught.value.database == server_database.name
     assert sorted(stored(server_database)) == ["after", "before"]
+
+
+def test_a_host_that_stopped_taking_writes_is_left_for_one_that_does(server: Server, server_url: str) -> None:
+    """Foundation section 6: a connection to a host that became read-only would be refused for as long as it is kept."""
+    alter = f"ALTER DATABASE {server_url.rpartition('/')[2]} SET default_transaction_read_only"
+    server.execute(f"{alter} = on")
+    with Database.open(server_url, settings=Settings(pool_size=1)) as database:
+        with pytest.raises(DatabaseReadOnly):
+            adapter.save_session("worker", "before", "s-1", database=database)
+
+        server.execute(f"{alter} = off")
+        with pytest.raises(DatabaseReadOnly), database.read() as work:
+            a_session(work)
+        adapter.save_session("worker", "after", "s-1", database=database)
+
+        assert stored(database) == ["after"]
 
 
 def test_a_table_that_goes_missing_is_told_apart_from_an_older_schema(

@@ -98,14 +98,12 @@ def test_many_clients_share_two_server_connections(bouncer: Bouncer, server_url:
         def use(number: int) -> str | None:
             database = (one, two)[number % 2]
             adapter.save_session("worker", f"sender-{number}", "s-1", database=database)
-            adapter.save_start_pending(f"job-{number}", "alice", "alice", "please", database=database)
             return adapter.load_session("worker", f"sender-{number}", database=database)
 
         with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(use, range(80)))
+            answers = list(pool.map(use, range(240)))
 
-        assert answers == ["s-1"] * 80
-        assert len(adapter.list_start_pending(database=one)) == 80
+        assert answers == ["s-1"] * 240
 
 
 def test_without_the_setting_the_pooler_is_told_apart_as_the_cause(bouncer: Bouncer, server_url: str) -> None:

@@ -11,9 +11,10 @@ import pytest
 from agentstate import adapter
 from agentstate.db.database import Database
 from agentstate.db.schema import downgrade, upgrade
-from agentstate.errors import AgentStateError, DatabaseBusy, SchemaBehind
+from agentstate.errors import AgentStateError, AlreadyPending, DatabaseBusy, SchemaBehind, StartStillPending
 from agentstate.settings import Settings
 from builders import a_start, an_approval, finished, python
+from postgres_server import Server
 
 # Each process lets its threads make the same call at one moment, under names of their own, and prints what came of it.
 RACER = """
@@ -92,6 +93,37 @@ def test_of_the_threads_of_two_processes_one_wins(server_database: Database, ser
         waiting = [job for job in adapter.list_pending_approvals(database=server_database) if job.job_id == "job-9"]
         assert [f"won by {name}" for name in starts + [job.commit_message for job in waiting]] == winners
         assert all(len(job.repos) == 2 for job in waiting)
+
+
+@pytest.mark.parametrize("first", ["start", "approval"])
+def test_a_job_id_that_another_unit_is_saving_is_waited_for(
+    server: Server, server_database: Database, first: str
+) -> None:
+    """AP-09: neither unit sees the other's row yet, and both would store a job under the one id."""
+    saves = {
+        "start": lambda work: a_start(work, "job-9"),
+        "approval": lambda work: an_approval(work, "job-9"),
+    }
+    second = "approval" if first == "start" else "start"
+
+    def save_second() -> None:
+        with server_database.write() as work:
+            saves[second](work)
+
+    with ThreadPoolExecutor(1) as pool:
+        with server_database.write() as work:
+            saves[first](work)
+            waiting = pool.submit(save_second)
+            while not waiting.done() and not server.rows("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                pass
+        refused = waiting.exception(60)
+
+    assert isinstance(refused, StartStillPending if first == "start" else AlreadyPending)
+    found = (
+        adapter.list_start_pending(database=server_database),
+        adapter.list_pending_approvals(database=server_database),
+    )
+    assert [len(rows) for rows in found] == ([1, 0] if first == "start" else [0, 1])
 
 
 # --- opposite orders -------------------------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ def test_the_package_brings_what_nixpkgs_is_too_old_for(
 
     versions = {each["pname"]: each["version"] for each in package["dependencies"]}
     below_alembic = {each["pname"]: each["version"] for each in package["belowAlembic"]}
-    assert versions == expected | {"click": "any", "rich": "any"}
+    assert versions == expected | {"click": "any", "psycopg": "any", "rich": "any"}
     assert below_alembic["sqlalchemy"] == expected["sqlalchemy"]
 
 
@@ -268,7 +268,8 @@ def test_the_package_brings_what_nixpkgs_is_too_old_for(
 def test_the_package_depends_on_what_pyproject_names(ask: Ask) -> None:
     """The dependencies are listed twice; the lists must not drift."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = {re.split(r"[^A-Za-z0-9_-]", line)[0].lower() for line in project["dependencies"]}
+    wanted = project["dependencies"] + project["optional-dependencies"]["postgres"]
+    named = {re.split(r"[^A-Za-z0-9_-]", line)[0].lower() for line in wanted}
 
     package = ask(package_expression("2.1.12", "1.21.0"))
 
@@ -292,6 +293,7 @@ def package_expression(sqlalchemy: str, alembic: str) -> str:
           alembic = present "alembic" "{alembic}" // {{ dependencies = [ sqlalchemy ]; }};
           click = present "click" "any";
           rich = present "rich" "any";
+          psycopg = present "psycopg" "any";
           mako = present "mako" "any";
           typing-extensions = present "typing-extensions" "any";
           hatchling = null;

@@ -18,7 +18,7 @@ from agentstate.errors import InvalidValue
 from builders import ROOT, agentstate, sql
 from migration_helpers import REVISION_NUMBERS, alembic, beside, contents, schema, shape, state_of, version
 
-# MG-06's PostgreSQL password, MG-07 against a server and MG-10 (c) on PostgreSQL: tests/postgresql/test_passwords.py and
+# MG-06 with a password, MG-07 against a server and MG-10 (c) on PostgreSQL: tests/postgresql/test_passwords.py and
 # test_migrations.py. MG-07's "data steps show as comments": no revision has a data step.
 
 NEWEST = REVISION_NUMBERS[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -61,6 +62,8 @@ def configured_target(environ: Mapping[str, str] | None = None) -> str:
         raise InvalidSetting("AGENT_DB_PATH and AGENT_DB_URL", "both are set and name different databases; unset one")
     if not path and not url:
         raise DatabaseNotConfigured
+    if not url and re.match(r"\s*(?:postgres|sqlite)\w*(?:\+\w+)?:/", path, re.IGNORECASE):
+        raise InvalidSetting("AGENT_DB_PATH", "it holds a URL and not a path: set AGENT_DB_URL instead")
     return url or os.path.abspath(path)  # a path, whatever it looks like
 
 

@@ -30,7 +30,7 @@ def open_cases(work: UnitOfWork) -> list[OpenCase]:
         OpenCase(
             "start",
             start.job_id,
-            start.sender,
+            start.requested_by,
             _first_line(start.body),
             start.created_at,
             start.claimed_by,

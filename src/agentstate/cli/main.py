@@ -72,12 +72,19 @@ def run(arguments: list[str] | None = None) -> int:
     warnings = RowsLeftOut()
     logger = logging.getLogger("agentstate")
     logger.addHandler(warnings)
+    # What SQLAlchemy says of a connection that an interrupt has closed is no news to a person.
+    logging.getLogger("sqlalchemy").addHandler(logging.NullHandler())
     try:
         result: Any = cli.main(arguments, prog_name="agentstate", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         return code or (exits.PARTLY if warnings.any else 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return exits.USAGE
     except click.ClickException as error:
-        say(f"agentstate: {error.format_message()}; 'agentstate --help' shows how", err=True)
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "agentstate"
+        say(f"agentstate: {error.format_message().rstrip('.')}; '{command} --help' shows how", err=True)
         return exits.USAGE
     except click.Abort:
         click.echo("agentstate: stopped", err=True)
@@ -91,7 +98,8 @@ def run(arguments: list[str] | None = None) -> int:
         # The output could not be written: a full disk behind a redirection.
         if debug_wanted():
             raise
-        say(f"agentstate: the output could not be written: {error.strerror}", err=True)
+        what = "the output could not be written" if error.filename is None else str(error.filename)
+        say(f"agentstate: {what}: {error.strerror or error}", err=True)
         return exits.TRY_AGAIN
     except SystemExit:
         # click's way out when the reader has seen enough, as in `agentstate sessions | head`.

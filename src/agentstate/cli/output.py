@@ -69,8 +69,9 @@ def plain(value: object) -> Any:
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON, indented, non-ASCII kept."""
-    click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
+    """Print a value as JSON, indented; non-ASCII is kept, what is not UTF-8 (a file's name) is escaped."""
+    text = json.dumps(plain(value), ensure_ascii=False, indent=2)
+    click.echo(re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:

@@ -34,6 +34,8 @@ def upgrade(to: str, sql: bool, backup: bool, database: str | None, as_json: boo
     All steps happen or none. Several processes may upgrade at once, and nothing to do is no error, so this can run
     before every start.
     """
+    if sql and as_json:
+        raise click.UsageError("--sql prints SQL, not JSON: leave one of them out")
     if sql:
         revision, dialect = _current_revision(database)
         click.echo(upgrade_script(revision, to, dialect=dialect), nl=False)

@@ -13,7 +13,7 @@ from agentstate.cli import exits
 from agentstate.cli.output import database_option, json_option, print_fields, print_json, target
 from agentstate.db import state
 from agentstate.db.database import Database
-from agentstate.errors import DatabaseError, ForeignDatabase, SchemaUnversioned
+from agentstate.errors import AgentStateError, DatabaseError, ForeignDatabase, SchemaUnversioned
 from agentstate.metadata import metadata
 
 
@@ -30,10 +30,12 @@ def status(database: str | None, as_json: bool) -> int:
     try:
         with Database.open(target(database), "ro") as opened:
             facts, code = _facts(opened)
-    except DatabaseError as error:
+    except AgentStateError as error:
         if not as_json:
             raise
-        print_json({"database": error.database, "state": type(error).__name__, "error": str(error)})
+        print_json(
+            {"database": getattr(error, "database", "") or None, "state": type(error).__name__, "error": str(error)}
+        )
         return exits.exit_code(error)
     if as_json:
         print_json(facts)

@@ -20,7 +20,7 @@ from agentstate.db import files, state, targets
 from agentstate.db.base import Base
 from agentstate.db.engine import ensure_journal_mode, file_engine, memory_engine, server_engine
 from agentstate.db.failures import translate_sqlite
-from agentstate.db.types import aware
+from agentstate.db.types import aware, plain_text
 from agentstate.db.uow import UnitOfWork, connected, schema_change, unit_of_work
 from agentstate.errors import (
     AgentStateError,
@@ -115,6 +115,7 @@ class Database:
 
     @classmethod
     def _server(cls, url: str, mode: files.Mode, settings: Settings) -> Self:
+        plain_text(url, "database")
         from agentstate.db.postgresql import without_password  # only whoever has a server loads what knows it
 
         return cls(

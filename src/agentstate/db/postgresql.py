@@ -153,7 +153,7 @@ def translate_postgresql(
         return DatabaseBusy(database, settings.statement_timeout)
     if code == "25006":
         return DatabaseReadOnly(database)
-    if code in ("53100", "54P01"):
+    if code in ("53100", "53400"):
         return DatabaseFull(database)
     if code == "3D000" or (not code and _MISSING.search(detail)):  # a refused connection has words and no code
         return DatabaseMissing(database)
@@ -165,7 +165,7 @@ def translate_postgresql(
         return TooLarge("value", "it is larger than the database can hold in one field or row")
     if code.startswith("23"):
         return ConstraintViolated(database, detail)
-    if code.startswith("XX"):
+    if code in ("XX001", "XX002"):
         return DatabaseCorrupt(database, detail)
     return DatabaseUnavailable(database, detail)
 
@@ -187,7 +187,7 @@ def _opening(settings: Settings, options: Mapping[str, Any]) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    return any(word in name.lower() for word in ("password", "secret"))
+    return any(word in name.lower() for word in ("passw", "secret"))
 
 
 def load_driver() -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -11,9 +12,24 @@ from agentstate.errors import InvalidValue
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)?://(.*)", re.DOTALL)
 
 
+_SERVER = re.compile(r"postgres(?:ql)?(?:\+\w+)?://", re.IGNORECASE)
+_ALMOST_SERVER = re.compile(
+    r"\s*postgres\w*(?:\+\w+)?:?/|.*\b(?:host|dbname|user|password)\s*=", re.IGNORECASE | re.DOTALL
+)
+
+
 def is_server(target: object) -> bool:
     """Return whether the target is a URL of PostgreSQL."""
-    return isinstance(target, str) and target.startswith(("postgresql:", "postgresql+", "postgres:"))
+    return isinstance(target, str) and _SERVER.match(target) is not None
+
+
+def refuse_mistyped_server(target: object) -> None:
+    """Raise `InvalidValue` for what was meant as a server's address and is not its URL; it may hold a password.
+
+    Taken for a path it would be named in messages, or become a file.
+    """
+    if isinstance(target, str) and not is_server(target) and _ALMOST_SERVER.match(target):
+        raise InvalidValue("database", "a server is named by a URL: postgresql://user@host/name, in AGENT_DB_URL")
 
 
 def file_path(target: str | Path) -> str | Path:
@@ -21,6 +37,7 @@ def file_path(target: str | Path) -> str | Path:
 
     In a URL `%20` is a blank, and parameters are refused: the settings say how a file is opened. Raises `InvalidValue`.
     """
+    refuse_mistyped_server(target)
     url = _URL.match(target) if isinstance(target, str) else None
     if url is None:
         return target
@@ -38,4 +55,4 @@ def file_path(target: str | Path) -> str | Path:
 
 def file_url(path: str) -> str:
     """Return the URL of an SQLite file."""
-    return f"sqlite:///{quote(path)}"
+    return f"sqlite:///{quote(os.fsencode(path))}"

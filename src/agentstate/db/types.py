@@ -2,6 +2,7 @@
 
 Every type is given the name of its field, which a refused value's error carries. All are TEXT or INTEGER in SQLite
 and, where that differs, the natural type in PostgreSQL; `alembic revision --autogenerate` writes the stored type.
+Some have no column yet: they are the house's, and their rules are tested here once.
 """
 
 from __future__ import annotations
@@ -178,9 +179,9 @@ class JsonArray(list[Any]):
 class JsonText(TypeDecorator[Any]):
     """A JSON value as compact TEXT on both engines, so that documents come back byte for byte (VA-05).
 
-    Non-ASCII is kept raw; NUL and lone surrogates are escaped and round-trip exactly; NaN, Infinity and what JSON
-    does not know are refused with their path; None is SQL NULL, never the text `null` (VA-10). Objects and arrays
-    changed in place are saved when the unit of work commits.
+    Non-ASCII is kept raw, a pair of surrogates being the character it stands for; NUL and lone surrogates are escaped
+    and round-trip exactly; NaN, Infinity and what JSON does not know are refused with their path; None is SQL NULL,
+    never the text `null` (VA-10). Objects and arrays changed in place are saved when the unit of work commits.
     """
 
     impl = Text

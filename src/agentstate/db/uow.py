@@ -94,11 +94,18 @@ def schema_change(engine: Engine, database: str, *, keep: bool = True) -> Iterat
     connection = connected(engine, database, writes=True, schema="change")
     on_sqlite = connection.dialect.name == "sqlite"
     with connection, _foreign_keys_off(connection) if on_sqlite else nullcontext(), connection.begin() as transaction:
-        yield connection
-        if on_sqlite:
-            _check_foreign_keys(connection, database)
-        if not keep:
-            transaction.rollback()
+        try:
+            yield connection
+            if on_sqlite:
+                _check_foreign_keys(connection, database)
+            if not keep:
+                transaction.rollback()
+        except Exception:
+            raise
+        except BaseException:
+            # Interrupted in the middle of a statement: nothing more can be said here, and closing rolls back.
+            connection.invalidate()
+            raise
 
 
 @contextmanager
@@ -112,7 +119,8 @@ def _foreign_keys_off(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        driver.execute("PRAGMA foreign_keys = ON")
+        if not connection.invalidated:  # an interrupt has closed it, and everything on it is rolled back
+            driver.execute("PRAGMA foreign_keys = ON")
 
 
 def _check_foreign_keys(connection: Connection, database: str) -> None:

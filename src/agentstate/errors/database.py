@@ -150,7 +150,7 @@ class DatabaseBusy(DatabaseError):
         self.seconds = seconds
 
     def __str__(self) -> str:
-        return f"{self.database} is locked by another writer; waited {self.seconds:g} s and wrote nothing; try again"
+        return f"{self.database} is busy with others; waited {self.seconds:g} s and wrote nothing; try again"
 
 
 class DatabaseFull(DatabaseError):

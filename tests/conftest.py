@@ -14,7 +14,7 @@ from agentstate import adapter
 from agentstate.db.database import Database
 from agentstate.db.schema import upgrade
 from agentstate.settings import Settings
-from postgres_server import REQUIRE, Server, binaries
+from postgres_server import REQUIRE, Server, need_binaries
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +51,7 @@ def file_database(path: Path, settings: Settings) -> Iterator[Database]:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """A private PostgreSQL server with a template at head; without the binaries, its tests are skipped or fail."""
-    if binaries() is None:
-        reason = "no PostgreSQL server is installed: apt-get install postgresql"
-        pytest.fail(reason) if os.environ.get(REQUIRE) else pytest.skip(reason)
+    need_binaries()
     found = Server()
     try:
         found.create()

@@ -30,6 +30,15 @@ def binaries() -> Path | None:
     return next((place for place in places if (place / "initdb").exists() and (place / "postgres").exists()), None)
 
 
+def need_binaries() -> None:
+    """Skip the test where no server is installed; fail it where one is required."""
+    import pytest  # the benchmarks start a server too, and need no pytest for it
+
+    if binaries() is None:
+        reason = "no PostgreSQL server is installed: apt-get install postgresql"
+        pytest.fail(reason) if os.environ.get(REQUIRE) else pytest.skip(reason)
+
+
 def free_port() -> int:
     """Return a port on loopback that nobody uses at this moment."""
     with socket.socket() as listener:

@@ -23,6 +23,8 @@ from agentstate.settings import configured_target
         ("sqlite+pysqlite:////srv/agent.db", "/srv/agent.db"),
         ("sqlite:////srv/a%20b%3F%25.db", "/srv/a b?%.db"),
         ("/tmp/a://b.db", "/tmp/a://b.db"),
+        ("/srv/user=alice/agent.db", "/srv/user=alice/agent.db"),
+        ("postgres/agent.db", "postgres/agent.db"),
     ],
 )
 def test_a_target_names_one_file(target: str, path: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from agentstate.db.schema import upgrade
 from agentstate.errors import DatabaseReadOnly, DatabaseUnavailable
 from agentstate.settings import Settings
 from builders import agentstate, python
-from postgres_server import REQUIRE, Server, binaries
+from postgres_server import Server, need_binaries
 
 # Stores one job after the other, each again until it is acknowledged, and says what came of every call.
 WRITER = """
@@ -42,9 +41,7 @@ WRITES = 40
 @pytest.fixture
 def servers() -> Iterator[tuple[Server, Server]]:
     """A primary with a database "agent" at head and a synchronous standby, both of which keep what they confirm."""
-    if binaries() is None:
-        reason = "no PostgreSQL server is installed: apt-get install postgresql"
-        pytest.fail(reason) if os.environ.get(REQUIRE) else pytest.skip(reason)
+    need_binaries()
     primary, standby = Server(durable=True), Server(durable=True)
     try:
         primary.create()

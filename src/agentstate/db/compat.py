@@ -43,7 +43,7 @@ def readable(model: type[Model], session: Session) -> type[Model]:
     """
     if session.info.get("at_head"):
         return model
-    columns = _columns(model.__table__, session.connection(), session.info)  # type: ignore[arg-type]
+    columns = _columns(Base.metadata.tables[model.__tablename__], session.connection(), session.info)
     return model if columns is None else aliased(model, select(*columns).subquery(), adapt_on_names=True)
 
 

@@ -20,10 +20,10 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    FromClause,
     MetaData,
     RowMapping,
     Table,
+    TableClause,
     Text,
     cast,
     column,
@@ -183,7 +183,7 @@ def _transport(of: Column[Any]) -> Any:
     return CheckedText(of.name, optional=True) if isinstance(of.type, JsonText) else of.type
 
 
-def _light(table: Table, kind: Callable[[Column[Any]], Any]) -> FromClause:
+def _light(table: Table, kind: Callable[[Column[Any]], Any]) -> TableClause:
     """Return the table with other types, without defaults and keys."""
     return light_table(table.name, *(column(of.name, kind(of)) for of in table.columns), schema=table.schema)
 
@@ -193,7 +193,7 @@ def _copy_table(
 ) -> CopiedTable:
     total = reading.execute(select(func.count()).select_from(table)).scalar_one()
     rows = _Rows(table, reading, source.name)
-    insert = _light(table, _transport).insert()  # type: ignore[attr-defined]
+    insert = _light(table, _transport).insert()
     with closing(rows.batches()) as batches:
         for batch in batches:
             try:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from alembic.config import Config
 from alembic.operations import Operations
@@ -104,7 +104,7 @@ def upgrade(
             return SchemaChange(found, found, (), None)
         saved = _backup(database, connection, found) if backup else None
         script = script_directory()
-        ran = _run(connection, script, lambda heads: script._upgrade_revs(target, heads[0] if heads else None), on_step)  # type: ignore[arg-type]
+        ran = _run(connection, script, lambda heads: _steps_up(script, target, heads[0] if heads else None), on_step)
     return SchemaChange(found, target, ran, saved)
 
 
@@ -151,7 +151,7 @@ def upgrade_script(start: str | None = None, to: str = "head", *, dialect: str =
         script,
         dialect_name=dialect,
         opts={"as_sql": True, "output_buffer": output, "starting_rev": start, "literal_binds": True},
-        steps=lambda heads: script._upgrade_revs(target, start),  # type: ignore[arg-type]
+        steps=lambda heads: _steps_up(script, target, start),
     )
     with context.begin_transaction():
         context.run_migrations()
@@ -238,7 +238,7 @@ def _context(
     def bound(heads: tuple[str, ...], of: MigrationContext) -> Iterable[RevisionStep]:
         found = list(steps(heads))
         for step in found:
-            step.revision.module.op = Operations(of)  # type: ignore[attr-defined]
+            setattr(step.revision.module, "op", Operations(of))  # noqa: B010  (a module's type knows no names)
         return found
 
     return MigrationContext.configure(
@@ -246,6 +246,10 @@ def _context(
         dialect_name=dialect_name,
         opts={**MIGRATION_OPTIONS, **opts, "script": script, "fn": bound},
     )
+
+
+def _steps_up(script: ScriptDirectory, target: str, start: str | None) -> Iterable[RevisionStep]:
+    return script._upgrade_revs(target, cast(str, start))  # None is the base, which its annotation forgets
 
 
 def _known(revision: str) -> str:

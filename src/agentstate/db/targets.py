@@ -14,7 +14,7 @@ _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)?://(.*)", re.DOTALL)
 
 _SERVER = re.compile(r"postgres(?:ql)?(?:\+\w+)?://", re.IGNORECASE)
 _ALMOST_SERVER = re.compile(
-    r"\s*postgres\w*(?:\+\w+)?:?/|.*\b(?:host|dbname|user|password)\s*=", re.IGNORECASE | re.DOTALL
+    r"\s*(?:postgres\w*(?:\+\w+)?(?::/|//)|(?:host|hostaddr|port|dbname|user|password|service)\s*=)", re.IGNORECASE
 )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, QueuePool
 from sqlalchemy.exc import PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Mapper, Session, object_mapper
@@ -141,7 +141,7 @@ def connected(
         return engine.connect().execution_options(**{WRITES: writes, SCHEMA: schema})
     except PoolTimeout:
         # In memory there is one connection, on a server as many as the setting says: all are in use.
-        raise DatabaseBusy(database, engine.pool.timeout()) from None  # type: ignore[attr-defined]
+        raise DatabaseBusy(database, cast(QueuePool, engine.pool).timeout()) from None
 
 
 def _save_json_changed_in_place(session: Session) -> None:

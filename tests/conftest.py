@@ -8,13 +8,18 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 import agentstate.metadata  # noqa: F401  (maps every area, so that a database in memory has every table)
-from agentstate import adapter
+from agentstate.adapter import handles
 from agentstate.db.database import Database
 from agentstate.db.schema import upgrade
 from agentstate.settings import Settings
 from postgres_server import REQUIRE, Server, need_binaries
+
+# The same examples in every run and on every machine: a red test is red again, and a slow machine makes none.
+hypothesis_settings.register_profile("house", derandomize=True, database=None, deadline=None, max_examples=200)
+hypothesis_settings.load_profile("house")
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +28,9 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("AGENT") and name != REQUIRE]:
         monkeypatch.delenv(name)
     yield
-    for database in adapter._opened.values():
+    for database in handles._opened.values():
         database.close()
-    adapter._opened.clear()
+    handles._opened.clear()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 REVISION_FILES = sorted((ROOT / "migrations" / "versions").glob("*.py"))
 
 BOTTOM = {"errors", "clock", "settings", "_lazy", "identity"}
-AREAS = {"roles", "approvals"}
+AREAS = {"roles", "approvals", "conversations"}
 ENTRANCES = {"adapter", "cli"}
 OVER_AREAS = {"metadata"}
 

@@ -275,8 +275,8 @@ def test_an_upgrade_says_from_where_to_where_and_then_that_there_is_nothing_to_d
     first = shown(capsys, "upgrade", "--database", str(path))
     second = shown(capsys, "upgrade", "--database", str(path))
 
-    assert first.splitlines()[-1] == f"{path}: from no schema to 0003 (approval_progress)"
-    assert second == f"{path}: schema is at 0003 (approval_progress), nothing to do\n"
+    assert first.splitlines()[-1] == f"{path}: from no schema to 0004 (conversations)"
+    assert second == f"{path}: schema is at 0004 (conversations), nothing to do\n"
     assert as_json(capsys, "upgrade", "--database", str(path))["change"]["ran"] == []
 
 
@@ -284,7 +284,7 @@ def test_an_upgrade_on_a_terminal_shows_progress_and_ends_with_the_same_words(pa
     """A person sees that something happens; a pipe gets none of it."""
     text = on_a_terminal("upgrade", AGENT_DB_PATH=str(path))
 
-    assert "from no schema to 0003 (approval_progress)" in text.replace("\r\n", "")
+    assert "from no schema to 0004 (conversations)" in text.replace("\r\n", "")
 
 
 def test_a_downgrade_counts_what_it_would_lose_and_then_obeys(
@@ -300,14 +300,14 @@ def test_a_downgrade_counts_what_it_would_lose_and_then_obeys(
     assert "start_pending: 1 row" in line
     assert "pending_approval_repo: 2 rows" in line
     assert forced.startswith("backup: ")
-    assert f"{path}: from 0003 (approval_progress) to 0001 (role_state)" in forced
+    assert f"{path}: from 0004 (conversations) to 0001 (role_state)" in forced
     assert sql(path, "SELECT count(*) FROM sessions") == [(2,)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("upgrade", "--to", "9999"), "known are 0001, 0002, 0003"),
+        (("upgrade", "--to", "9999"), "known are 0001, 0002, 0003, 0004"),
         (("upgrade", "--to", "0001"), "agentstate downgrade 0001"),
         (("downgrade", "next"), "known are"),
     ],
@@ -349,7 +349,7 @@ def test_the_status_of_a_database_at_head(configured: Database, path: Path, caps
 
     assert facts["database"] == str(path)
     assert facts["url"] == f"sqlite:///{path}"
-    assert (facts["state"], facts["revision"], facts["head"], facts["at_head"]) == ("at head", "0003", "0003", True)
+    assert (facts["state"], facts["revision"], facts["head"], facts["at_head"]) == ("at head", "0004", "0004", True)
     assert facts["rows"]["sessions"] == 2
     assert facts["journal_mode"] == "wal"
     assert (facts["open_starts"], facts["open_approvals"]) == (1, 1)
@@ -407,7 +407,7 @@ def test_a_named_database_is_never_another_one(configured: Database, capsys: pyt
 
     assert code == 2
     assert "database: must be the path" in line
-    assert configured.revision() == "0003"
+    assert configured.revision() == "0004"
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ save("parent")
 
 LOCKS_HELD = """
 import sqlite3
+from agentstate.adapter import handles
 other = path + ".other"
 outsider = sqlite3.connect(path, isolation_level=None)
 outsider.execute("BEGIN EXCLUSIVE")
@@ -135,7 +136,7 @@ database.close()
 database._lock.acquire()
 os.environ["AGENT_DB_BUSY_TIMEOUT"] = "20"
 thread.start()
-while not adapter._opening.locked():
+while not handles._opening.locked():
     pass
 child = os.fork()
 if child == 0:

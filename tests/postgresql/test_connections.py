@@ -21,11 +21,12 @@ from postgres_server import Server, free_port
 ONESHOT = """
 import sys
 from agentstate import adapter
+from agentstate.adapter.handles import open_database
 target = sys.argv[1]
 for number in range(5):
     adapter.save_session("worker", f"sender-{number}", "s-1", database=target)
     assert adapter.load_session("worker", f"sender-{number}", database=target) == "s-1"
-with adapter._open(target).read() as work:
+with open_database(target).read() as work:
     print(work.connection.exec_driver_sql(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'agentstate'"
     ).scalar_one())

@@ -31,6 +31,9 @@ WRITES = "agentstate_writes"
 SCHEMA = "agentstate_schema"
 """Execution option of a connection to a server: its transactions "use" the schema or "change" it, else only look."""
 
+_MAY_WRITE = "agentstate_may_write"
+"""What was last said to a SQLite connection about writing, kept with the connection."""
+
 MINIMUM_SQLITE = (3, 35, 0)
 """RETURNING and DROP COLUMN."""
 
@@ -203,7 +206,10 @@ def _with_events(engine: Engine, name: str, settings: Settings, missing: Missing
         driver: Any = connection.connection.driver_connection
         try:
             # query_only makes a statement that writes fail in a reading unit, instead of being rolled back unnoticed.
-            driver.execute(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
+            # Said only when it changes: it makes SQLite compile every statement of the connection anew.
+            if connection.info.get(_MAY_WRITE) is not writes:
+                driver.execute(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
+                connection.info[_MAY_WRITE] = writes
             driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
         except sqlite3.Error as error:
             raise translate_sqlite(error, name, settings.busy_timeout, missing) or error from error

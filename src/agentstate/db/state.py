@@ -13,10 +13,10 @@ from agentstate.errors import (
     SchemaUnversioned,
 )
 
-REVISIONS = {"0001": "role_state", "0002": "approvals", "0003": "approval_progress"}
+REVISIONS = {"0001": "role_state", "0002": "approvals", "0003": "approval_progress", "0004": "conversations"}
 """Every revision this code knows, oldest first; a test keeps it equal to migrations/versions."""
 
-HEAD = "0003"
+HEAD = "0004"
 
 VERSION_TABLE = "alembic_version"
 
@@ -26,6 +26,8 @@ OUR_TABLES = {
     "start_pending": {"job_id", "sender", "requested_by", "body"},
     "pending_approval": {"job_id", "requested_by", "commit_message"},
     "pending_approval_repo": {"job_id", "repo_dir"},
+    "conversations": {"key", "parent_key", "next_seq", "compacted_seq"},
+    "turns": {"id", "conversation_key", "seq", "messages"},
 }
 """Tables and the columns by which ours are told from another program's of the same name."""
 

@@ -4,7 +4,9 @@
     ├── NotFound
     │   ├── StartNotFound             job_id
     │   ├── ApprovalNotFound          job_id
-    │   └── RepoNotFound              job_id, repo_dir
+    │   ├── RepoNotFound              job_id, repo_dir
+    │   ├── ConversationNotFound      key
+    │   └── TurnNotFound              turn_id
     ├── Conflict
     │   ├── AlreadyPending            job_id, kind
     │   ├── AlreadyClaimed            job_id, by, at
@@ -15,14 +17,33 @@
     │   ├── DowngradeLosesData        revision, losses
     │   ├── CannotAdopt               database, reason
     │   ├── TargetNotEmpty            database, tables
-    │   └── CopyDiffers               database, detail
+    │   ├── CopyDiffers               database, detail
+    │   ├── ConversationExists        key
+    │   ├── ConversationEnded         key, status
+    │   ├── ConversationHasChildren   key, inheriting, running
+    │   ├── ConversationChanged       key, expected, actual
+    │   │   └── StaleCompaction
+    │   ├── TurnConflict              turn_id, conversation_key
+    │   ├── TurnAlreadyCommitted      turn_id
+    │   ├── TurnDiscarded             turn_id
+    │   └── AmbiguousKey              prefix, candidates
     ├── InvalidValue                  field, reason          refused before SQL
     │   ├── InvalidIdentifier
     │   ├── InvalidRole
     │   ├── InvalidSetting
     │   ├── NothingToApprove
-    │   └── TooLarge
+    │   ├── TooLarge
+    │   ├── InvalidMessage            path
+    │   ├── EmptyTurn
+    │   ├── TurnTooLarge              size, limit
+    │   ├── ReportRoleRefused         kind, role
+    │   ├── OriginMissing             kind
+    │   ├── EmptySummary
+    │   └── InvalidCursor
     ├── Forbidden                     who, what
+    ├── TurnUnreadable                conversation_key, seq, turn_id
+    ├── SaveFailed                    failures
+    ├── NotASessionStore              path, reason
     ├── StashError                    repo_dir, detail
     │   └── AmbiguousStash            repo_dir, marker, refs
     └── DatabaseError                 database
@@ -72,6 +93,29 @@ from agentstate.errors.base import (
     NotFound,
     TooLarge,
 )
+from agentstate.errors.conversations import (
+    AmbiguousKey,
+    ConversationChanged,
+    ConversationEnded,
+    ConversationExists,
+    ConversationHasChildren,
+    ConversationNotFound,
+    EmptySummary,
+    EmptyTurn,
+    InvalidCursor,
+    InvalidMessage,
+    NotASessionStore,
+    OriginMissing,
+    ReportRoleRefused,
+    SaveFailed,
+    StaleCompaction,
+    TurnAlreadyCommitted,
+    TurnConflict,
+    TurnDiscarded,
+    TurnNotFound,
+    TurnTooLarge,
+    TurnUnreadable,
+)
 from agentstate.errors.database import (
     CannotAdopt,
     ConstraintViolated,
@@ -100,11 +144,17 @@ __all__ = [
     "AlreadyClaimed",
     "AlreadyPending",
     "AlreadyReleased",
+    "AmbiguousKey",
     "AmbiguousStash",
     "ApprovalNotFound",
     "CannotAdopt",
     "Conflict",
     "ConstraintViolated",
+    "ConversationChanged",
+    "ConversationEnded",
+    "ConversationExists",
+    "ConversationHasChildren",
+    "ConversationNotFound",
     "CopyDiffers",
     "DatabaseBusy",
     "DatabaseCorrupt",
@@ -117,24 +167,39 @@ __all__ = [
     "DatabaseUnavailable",
     "DowngradeLosesData",
     "DuplicateRepo",
+    "EmptySummary",
+    "EmptyTurn",
     "Forbidden",
     "ForeignDatabase",
+    "InvalidCursor",
     "InvalidIdentifier",
+    "InvalidMessage",
     "InvalidRole",
     "InvalidSetting",
     "InvalidValue",
     "NotADatabase",
+    "NotASessionStore",
     "NotFound",
     "NothingToApprove",
+    "OriginMissing",
     "RepoNotFound",
+    "ReportRoleRefused",
+    "SaveFailed",
     "SchemaAhead",
     "SchemaBehind",
     "SchemaUnversioned",
+    "StaleCompaction",
     "StartNotFound",
     "StartStillPending",
     "StashError",
     "TargetNotEmpty",
     "TooLarge",
+    "TurnAlreadyCommitted",
+    "TurnConflict",
+    "TurnDiscarded",
+    "TurnNotFound",
+    "TurnTooLarge",
+    "TurnUnreadable",
     "UnreadableValue",
 ]
 

@@ -1,0 +1,1 @@
+"""Conversations: every turn of every conversation, how conversations fork, and what their forks report."""

@@ -1,0 +1,183 @@
+"""The line of a conversation and what it inherits, as one statement: its row, and the turns that it sees.
+
+Row and turns belong to one snapshot: a compaction between two statements would hide turns before the reader saw the
+summary that replaces them. So the first part of the statement here is the conversation's own row (`seq` 0), and the
+second part its turns.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, cast
+
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    ColumnElement,
+    Select,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    null,
+    select,
+    true,
+    type_coerce,
+    union_all,
+)
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.sql.selectable import CompoundSelect
+
+from agentstate.conversations.models import Conversation, Turn
+
+CONVERSATIONS = cast(Table, Conversation.__table__)
+TURNS = cast(Table, Turn.__table__)
+
+NO_LIMIT = 2**62
+"""A seq that no turn reaches."""
+
+WHOLE = (
+    *(column for column in TURNS.c if column.name not in ("meta", "messages")),
+    type_coerce(TURNS.c.meta, Text).label("meta"),
+    type_coerce(TURNS.c.messages, Text).label("messages"),
+)
+"""A turn's columns, the two JSON ones as their stored text: what does not decode must be told with its turn."""
+
+BODILESS = tuple(column for column in WHOLE if column.name not in ("meta", "messages"))
+
+SAID = tuple(TURNS.c[name] for name in ("id", "conversation_key", "kind")) + WHOLE[-1:]
+"""As little as a reader of messages needs: half the time of reading whole turns."""
+
+
+def _origin_gone() -> ColumnElement[bool]:
+    origin = CONVERSATIONS.alias("origin")
+    there = select(true()).where(origin.c.key == TURNS.c.origin_key).exists()
+    return and_(TURNS.c.origin_key.is_not(None), ~there).label("origin_gone")
+
+
+INFO = (*BODILESS, _origin_gone())
+
+_HEAD = ("status", "next_seq", "compacted_seq", "inherited_summary")
+
+
+def line_of(key: ColumnElement[str]) -> CTE:
+    """Return the conversations whose turns one of them sees: `owner`, and the last seq visible of it, `upper`.
+
+    The conversation itself comes first, then its parent as long as it inherits (section 5). UNION, not UNION ALL: a
+    circle that only raw SQL can make would not end otherwise.
+    """
+    line = (
+        select(
+            CONVERSATIONS.c.key.label("owner"),
+            sql_cast(literal(NO_LIMIT), BigInteger).label("upper"),
+            CONVERSATIONS.c.inherited_seq,
+            CONVERSATIONS.c.parent_key,
+        )
+        .where(CONVERSATIONS.c.key == key)
+        .cte("line", recursive=True)
+    )
+    parent = CONVERSATIONS.alias("parent")
+    upper = case((line.c.inherited_seq < line.c.upper, line.c.inherited_seq), else_=line.c.upper)
+    return line.union(
+        select(parent.c.key, upper, parent.c.inherited_seq, parent.c.parent_key)
+        .join(line, parent.c.key == line.c.parent_key)
+        .where(line.c.inherited_seq.is_not(None))
+    )
+
+
+def below(keys: Any) -> CTE:
+    """Return who inherits from each of some conversations: `owner`, the branch, its `compacted_seq` and `upper`.
+
+    A branch below a branch sees no more of the owner than its parent does.
+    """
+    found = (
+        select(
+            CONVERSATIONS.c.parent_key.label("owner"),
+            CONVERSATIONS.c.key.label("branch"),
+            CONVERSATIONS.c.inherited_seq.label("upper"),
+            CONVERSATIONS.c.compacted_seq,
+        )
+        .where(
+            CONVERSATIONS.c.parent_key.in_(keys) if keys.expanding else CONVERSATIONS.c.parent_key == keys,
+            CONVERSATIONS.c.inherited_seq.is_not(None),
+        )
+        .cte("below", recursive=True)
+    )
+    child = CONVERSATIONS.alias("child")
+    upper = case((child.c.inherited_seq < found.c.upper, child.c.inherited_seq), else_=found.c.upper)
+    return found.union(
+        select(found.c.owner, child.c.key, upper, child.c.compacted_seq)
+        .join(found, child.c.parent_key == found.c.branch)
+        .where(child.c.inherited_seq.is_not(None))
+    )
+
+
+@cache
+def history(columns: tuple[Any, ...], page: str) -> CompoundSelect[Any]:
+    """Return the statement that selects a conversation's row and the turns of its history, in no order.
+
+    Each row begins with `seq`, 0 for the conversation itself, and `summary`, its own or the turn's; then come the
+    turns' other `columns`, and what readers need of the conversation. Parameters: `its_key`, `since` (a seq), and with
+    `page` "first" or "last" instead of "all" also `count`: only that many of the oldest or newest turns, and no other
+    body is read.
+    """
+    key = bindparam("its_key", type_=CONVERSATIONS.c.key.type)
+    columns = tuple(column for column in columns if column.name not in ("seq", "summary"))
+    line = line_of(key)
+    head = CONVERSATIONS.alias("head")
+    its_row = select(
+        sql_cast(literal(0), BigInteger).label("seq"),
+        head.c.summary,
+        *(sql_cast(null(), column.type).label(column.name) for column in columns),
+        *(head.c[name] for name in _HEAD),
+    ).where(head.c.key == key)
+    compacted = select(CONVERSATIONS.c.compacted_seq).where(CONVERSATIONS.c.key == key).scalar_subquery()
+    since = bindparam("since", type_=BigInteger)
+    visible = and_(TURNS.c.seq <= line.c.upper, TURNS.c.seq > compacted, TURNS.c.seq > since)
+    turns = select(
+        TURNS.c.seq, TURNS.c.summary, *columns, *(sql_cast(null(), head.c[name].type).label(name) for name in _HEAD)
+    )
+    if page == "all":
+        turns = turns.select_from(line.join(TURNS, and_(TURNS.c.conversation_key == line.c.owner, visible)))
+    else:
+        chosen = _chosen(line, compacted, since, newest=page == "last")
+        places = and_(TURNS.c.conversation_key == chosen.c.owner, TURNS.c.seq == chosen.c.seq)
+        turns = turns.select_from(chosen.join(TURNS, places))
+    return union_all(its_row, turns)
+
+
+def _chosen(line: CTE, compacted: ColumnElement[int], since: ColumnElement[int], *, newest: bool) -> Any:
+    """Return the places of the first or last `count` turns, read from the index alone.
+
+    Of each conversation in the line at most `count` entries are looked at, so that the newest twenty of ten thousand
+    turns cost no more than the newest twenty of a hundred.
+    """
+    count = bindparam("count", type_=BigInteger)
+    entry, mark = TURNS.alias("entry"), TURNS.alias("mark")
+    visible = [
+        entry.c.conversation_key == line.c.owner,
+        entry.c.seq <= line.c.upper,
+        entry.c.seq > compacted,
+        entry.c.seq > since,
+    ]
+    of_line = select(mark.c.seq).where(mark.c.conversation_key == line.c.owner, mark.c.seq <= line.c.upper)
+    if newest:
+        farthest = of_line.order_by(mark.c.seq.desc()).limit(1).offset(count - 1).scalar_subquery()
+        visible.append(entry.c.seq >= func.coalesce(farthest, 0))
+        order = entry.c.seq.desc()
+    else:
+        of_line = of_line.where(mark.c.seq > compacted, mark.c.seq > since)
+        farthest = of_line.order_by(mark.c.seq).limit(1).offset(count - 1).scalar_subquery()
+        visible.append(entry.c.seq <= func.coalesce(farthest, NO_LIMIT))
+        order = entry.c.seq.asc()
+    found = select(line.c.owner, entry.c.seq).select_from(line.join(entry, and_(*visible)))
+    return found.order_by(order).limit(count).subquery("chosen")
+
+
+def line_rows() -> Select[Any]:
+    """Return the statement that selects the line itself: `owner` and `upper`, for `its_key`."""
+    line = line_of(bindparam("its_key", type_=CONVERSATIONS.c.key.type))
+    return select(line.c.owner, line.c.upper)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench frozen clean
+.PHONY: help demo test soak lint types bench frozen clean
 
 help:  ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ demo: $(READY)  ## run the whole story on two real git repositories in a tempora
 
 test: $(READY)  ## run every test, with coverage
 	@$(BIN)/python -m pytest -n auto --dist loadgroup --cov --cov-report=term
+
+soak: $(READY)  ## run conversations beside a plain model for 100,000 steps nobody thought of
+	@$(BIN)/python -m pytest tests/conversations/test_model.py --hypothesis-profile=soak
 
 lint: $(READY)  ## check style
 	@$(BIN)/ruff check .

@@ -5,7 +5,8 @@
 
 Each other file here is one area. It has `ROUNDS`, how often each of its operations runs, and `operations(bench)`, which
 returns triples (name, ours, floor): `ours` does the thing through the adapter, `floor` as cheaply as it can be done.
-The two take turns, so that what disturbs the machine disturbs both: ratios hold where times alone do not.
+The two take turns, so that what disturbs the machine disturbs both: ratios hold where times alone do not. A file may
+also have `facts(bench)`, pairs of a name and what was seen: what is counted and not timed.
 """
 
 from __future__ import annotations
@@ -164,17 +165,22 @@ def file_system(directory: Path) -> str:
     return kind
 
 
-def run(areas: Sequence[str], directory: Path, rounds: int | None) -> list[Result]:
-    """Measure the operations of the areas, each area in a directory of its own; `rounds` None: as the areas say."""
+def run(areas: Sequence[str], directory: Path, rounds: int | None) -> tuple[list[Result], dict[str, str]]:
+    """Measure the operations of the areas, each area in a directory of its own; `rounds` None: as the areas say.
+
+    Returns the results, and the facts by name.
+    """
     results: list[Result] = []
+    facts: dict[str, str] = {}
     for area in areas:
         module = import_module(area)
         place = directory / area
         place.mkdir()
         bench = Bench(place)
         results += [measure(area, operation, rounds or module.ROUNDS) for operation in module.operations(bench)]
+        facts |= dict(module.facts(bench) if hasattr(module, "facts") else [])
         bench.close()
-    return results
+    return results, facts
 
 
 def print_table(results: Sequence[Result]) -> None:
@@ -214,12 +220,14 @@ def main() -> None:
             "versions": f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
             f"SQLAlchemy {sqlalchemy.__version__}",
         }
-        results = run(options.areas or AREAS, Path(directory), options.rounds)
+        results, facts = run(options.areas or AREAS, Path(directory), options.rounds)
     if options.json:
-        print(json.dumps({**conditions, "operations": [asdict(result) for result in results]}, indent=2))
+        print(
+            json.dumps({**conditions, "facts": facts, "operations": [asdict(result) for result in results]}, indent=2)
+        )
         return
     print_table(results)
-    print(*(f"{key}: {value}" for key, value in conditions.items()), sep="\n")
+    print(*(f"{key}: {value}" for key, value in (facts | conditions).items()), sep="\n")
 
 
 if __name__ == "__main__":

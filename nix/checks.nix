@@ -21,6 +21,7 @@ in
       git # released work is stashed and committed in real repositories
       postgresql # a private server, started from its binaries
       sqlite # the queries in the pages are asked as an operator asks them
+      pkgs.hypothesis
       pkgs.pytest-xdist
       pkgs.pytestCheckHook
     ];

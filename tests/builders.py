@@ -10,15 +10,20 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from agentstate.approvals import workflows as approvals
 from agentstate.approvals.records import RepoChange
+from agentstate.conversations import workflows as conversations
+from agentstate.conversations.models import Conversation, TurnKind
+from agentstate.conversations.repositories import Conversations
 from agentstate.db.database import Database
 from agentstate.db.uow import UnitOfWork
 from agentstate.roles.repositories import Introductions, RoleSessions
 
 NOON = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=5)
+MAIN = "agent:ada:main"
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,14 +62,48 @@ def an_approval(
     approvals.save_pending_approval(work, job_id, requested_by, commit_message, list(repos))
 
 
+def said(text: str = "hello", role: str = "user") -> dict[str, Any]:
+    """Return a message."""
+    return {"role": role, "content": text}
+
+
+def a_conversation(work: UnitOfWork, key: str = MAIN, *, turns: int = 0, status: str = "active") -> None:
+    """Make a conversation with that many turns, which say "1", "2", …; the status is set at the end."""
+    conversations.create(work, key)
+    for number in range(turns):
+        a_turn(work, key, str(number + 1))
+    if status != "active":
+        conversations.set_status(work, key, status)
+
+
+def a_turn(
+    work: UnitOfWork,
+    key: str = MAIN,
+    text: str = "hello",
+    *,
+    role: str = "user",
+    turn_id: str | None = None,
+    kind: int = TurnKind.NORMAL,
+    origin_key: str | None = None,
+) -> int:
+    """Append a turn of one message and return its seq."""
+    messages = [said(text, role)]
+    return conversations.append(work, key, messages, turn_id=turn_id, kind=kind, origin_key=origin_key).seq
+
+
 def filled(database: Database) -> None:
-    """Put one row or more into every table, at NOON."""
+    """Put one row or more into every table, at NOON; the same ones each time, so without forks (their ids are new)."""
     with database.write(now=NOON) as work:
         a_session(work)
         a_session(work, role="builder", session_id="s-2")
         an_introduction(work)
         a_start(work, "job-1")
         an_approval(work, "job-2")
+        a_conversation(work)
+        a_turn(work, turn_id="turn-1")
+        # Its key sorts before its parent's: whoever copies rows in the order of keys meets the child first.
+        Conversations(work).add(Conversation(key="agent:ada:job", parent_key=MAIN, fork_turn_id="turn-1"))
+        a_turn(work, "agent:ada:job", turn_id="turn-2", kind=TurnKind.REPORT, origin_key="subagent:job-1")
 
 
 def sql(path: str | Path, statement: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:

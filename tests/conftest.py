@@ -18,7 +18,9 @@ from agentstate.settings import Settings
 from postgres_server import REQUIRE, Server, need_binaries
 
 # The same examples in every run and on every machine: a red test is red again, and a slow machine makes none.
-hypothesis_settings.register_profile("house", derandomize=True, database=None, deadline=None, max_examples=200)
+hypothesis_settings.register_profile("house", derandomize=True, database=None, deadline=None, max_examples=100)
+# Other examples each time, and many: `make soak`.
+hypothesis_settings.register_profile("soak", database=None, deadline=None, max_examples=10_000)
 hypothesis_settings.load_profile("house")
 
 

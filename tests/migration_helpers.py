@@ -105,6 +105,7 @@ def normalised(master: list[tuple[object, ...]]) -> Schema:
         if text is None or str(name).startswith("sqlite_") or name == VERSION_TABLE:
             continue
         words = re.sub(r"\s+", " ", re.sub(r'["`\[\]]', "", str(text))).strip()
+        words = words.replace("DEFAULT ('')", "DEFAULT ''")  # as Alembic writes it where it generates a revision
         if kind == "table":
             inside, options = words[words.index("(") + 1 : words.rindex(")")], words[words.rindex(")") + 1 :]
             found[f"table {name}"] = [*sorted(_definitions(inside)), options.strip()]

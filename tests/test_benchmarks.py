@@ -22,6 +22,18 @@ OPERATIONS = {
         "mark_introduced, a new sender",
         "save, load and delete an approval",
     ],
+    "conversations": [
+        "append one turn",
+        "last 20 of 10,000 turns",
+        "150 messages in 40 turns",
+        "the same as a model may be sent it",
+        "fork at turn 10, empty",
+        "fork at turn 10, branch",
+        "fork at turn 10,000, empty",
+        "fork at turn 10,000, branch",
+        "list 1,000 conversations",
+        "import a session of 4 MB, file written first",
+    ],
     "coldstart": ["load one session, beside importing sqlalchemy.orm", "load one session, beside sqlite3"],
 }
 

@@ -36,6 +36,7 @@ FACTS: dict[str, Any] = {
     "found": "0001",
     "expected": "0003",
     "tables": ("books", "loans"),
+    "hint": "it is the library's",
 }
 
 # What a message need not repeat: a word that it spells out, and a marker that is in the detail.

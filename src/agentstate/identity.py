@@ -16,6 +16,8 @@ MAX_IDENTIFIER_LENGTH = 512
 _ROLE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 # NUL ends a text in SQLite's functions and is refused by PostgreSQL; lone surrogates are not UTF-8 (VA-01, VA-02).
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+# What people wrote may hold characters that command a terminal, or turn the direction of its text.
+UNSAFE_TO_SHOW = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def identifier(value: object, field: str) -> str:

@@ -12,6 +12,7 @@ from agentstate.approvals.repositories import PendingApprovals, StartsPending
 from agentstate.db.base import Base
 from agentstate.db.database import Database
 from agentstate.db.schema import adopt, at_head, upgrade
+from agentstate.db.state import describe
 from agentstate.errors import SchemaUnversioned
 from agentstate.metadata import metadata
 from agentstate.roles.repositories import RoleSessions
@@ -82,7 +83,7 @@ def test_a_dry_run_reports_every_step_and_changes_nothing(path: Path) -> None:
     assert (rehearsed.steps, rehearsed.rows, rehearsed.reached) == (adoption.steps, adoption.rows, NEWEST)
     assert "took over sessions with 12 rows" in adoption.steps
     assert "created pending_approval_repo" in adoption.steps
-    assert adoption.steps[-1] == f"stamped as {NEWEST} (approval_progress)"
+    assert adoption.steps[-1] == f"stamped as {describe(NEWEST)}"
 
 
 def test_the_command_tells_what_it_would_do_and_did(path: Path) -> None:

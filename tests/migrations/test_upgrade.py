@@ -98,6 +98,7 @@ def test_a_read_only_handle_changes_no_schema(path: Path) -> None:
 # --- going back ------------------------------------------------------------------------------------------------------
 
 LOSSES = [
+    ("0004", "0003", {"conversations": 5, "turns": 9}),
     ("0003", "0002", {"start_pending": 1, "pending_approval": 1, "pending_approval_repo": 1}),
     ("0003", "0001", {"start_pending": 2, "pending_approval": 2, "pending_approval_repo": 3}),
     ("0002", "0001", {"start_pending": 3, "pending_approval": 3, "pending_approval_repo": 4}),
@@ -145,7 +146,7 @@ def test_a_downgrade_over_nothing_but_defaults_needs_no_force(path: Path) -> Non
         change = downgrade(database, "0002")
         same = downgrade(database, "0002")
 
-    assert (change.found, change.reached, change.ran) == ("0003", "0002", ("0003",))
+    assert (change.found, change.reached, change.ran) == (NEWEST, "0002", tuple(REVISION_NUMBERS[:1:-1]))
     assert same.ran == ()
     assert contents(path) == before
 
@@ -200,7 +201,8 @@ def test_the_command_makes_no_backup_when_there_is_nothing_to_do_or_none_is_want
     without = agentstate("upgrade", "--no-backup", "--json", AGENT_DB_PATH=str(path))
     again = agentstate("upgrade", AGENT_DB_PATH=str(path))
 
-    assert json.loads(without.stdout)["change"] == {"found": "0002", "reached": NEWEST, "ran": ["0003"], "backup": None}
+    change = json.loads(without.stdout)["change"]
+    assert change == {"found": "0002", "reached": NEWEST, "ran": REVISION_NUMBERS[2:], "backup": None}
     assert again.returncode == 0
     assert "nothing to do" in again.stdout
     assert not [name for name in beside(path) if "backup" in name]

@@ -15,7 +15,7 @@ from agentstate.cli.main import run as command
 from agentstate.db.additive import add_missing_columns
 from agentstate.db.base import Base
 from agentstate.db.database import Database
-from agentstate.db.schema import adopt, at_head, upgrade
+from agentstate.db.schema import adopt, at_head, downgrade, upgrade
 from agentstate.errors import (
     CannotAdopt,
     DatabaseBusy,
@@ -151,9 +151,11 @@ def test_six_processes_add_missing_columns_at_once(empty_server_url: str, server
     with Database.open(url) as database:
         again = add_missing_columns(database)
         upgrade(database)
+    with Database.open(server_url) as database:
+        downgrade(database, "0003")
 
     assert max(found) == 7
-    assert completed == (schema(server_url), ["0002"])
+    assert completed == (schema(server_url), ["0002"])  # whose columns are those of 0003
     assert again.applied == ()
     assert (contents(url, old), version(url)) == (before, [NEWEST])
 

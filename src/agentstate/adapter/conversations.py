@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from agentstate._lazy import LazyModule
 from agentstate.adapter.handles import Target, open_database
-from agentstate.errors import ConversationExists, InvalidValue
+from agentstate.errors import InvalidValue
 
 if TYPE_CHECKING:
     from agentstate.conversations import history as _history
     from agentstate.conversations import importer as _importer
     from agentstate.conversations import importer_db as _importer_db
-    from agentstate.conversations import models as _models
     from agentstate.conversations import prune as _prune
     from agentstate.conversations import repositories as _rows
     from agentstate.conversations import views as _views
@@ -30,7 +29,6 @@ else:
     _history = LazyModule("agentstate.conversations.history")
     _importer = LazyModule("agentstate.conversations.importer")
     _importer_db = LazyModule("agentstate.conversations.importer_db")
-    _models = LazyModule("agentstate.conversations.models")
     _prune = LazyModule("agentstate.conversations.prune")
     _rows = LazyModule("agentstate.conversations.repositories")
     _views = LazyModule("agentstate.conversations.views")
@@ -75,16 +73,9 @@ def fork_conversation(
     empty, for a sub-agent. Raises `ConversationNotFound` and `ConversationExists`; then neither side has changed.
     """
     with open_database(database).write() as work:
-        if child is not None:
-            return _workflows.fork(work, key, child, label=label, inherit=inherit).key
-        wanted = candidate = _models.fork_key(key, work.now)
-        number = 1
-        while True:
-            try:
-                return _workflows.fork(work, key, candidate, label=label, inherit=inherit).key
-            except ConversationExists:
-                number += 1
-                candidate = f"{wanted}-{number}"
+        if child is None:
+            return _workflows.fork_to_free_key(work, key, label=label, inherit=inherit).key
+        return _workflows.fork(work, key, child, label=label, inherit=inherit).key
 
 
 def report_turn(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import click
 
 from agentstate.cli.output import json_option, print_json, say
+from agentstate.cli.progress import Show, progress
 from agentstate.db.copy import CopyProgress, OnProgress, copy_database
 from agentstate.db.database import Database
 from agentstate.metadata import metadata
@@ -25,8 +22,8 @@ def copy(source: str, target: str, as_json: bool) -> None:
     copy is SOURCE as it is now, whatever is written to it meanwhile; counts and checksums are compared before it is
     kept. All rows are copied or none.
     """
-    with Database.open(source, "ro") as old, Database.open(target) as new, _progress() as on_progress:
-        report = copy_database(old, new, metadata, on_progress=on_progress)
+    with Database.open(source, "ro") as old, Database.open(target) as new, progress("copying") as show:
+        report = copy_database(old, new, metadata, on_progress=_step(show) if show else None)
     if as_json:
         print_json(report)
         return
@@ -37,20 +34,8 @@ def copy(source: str, target: str, as_json: bool) -> None:
     say(f"{report.source} is now in {report.target}; counts and checksums are equal")
 
 
-@contextmanager
-def _progress() -> Iterator[OnProgress | None]:
-    """Show on a terminal how far the copy is; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+def _step(show: Show) -> OnProgress:
+    def on_progress(step: CopyProgress) -> None:
+        show(f"{step.doing} {step.table}", step.done, step.total)
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("copying", total=None)
-
-        def show(step: CopyProgress) -> None:
-            bar.update(task, description=f"{step.doing} {step.table}", completed=step.done, total=step.total)
-
-        yield show
+    return on_progress

@@ -23,6 +23,7 @@ _BY_ERROR: tuple[tuple[type[errors.AgentStateError], int], ...] = (
     (errors.DatabaseCorrupt, CORRUPT),
     (errors.NotADatabase, CORRUPT),
     (errors.UnreadableValue, CORRUPT),
+    (errors.TurnUnreadable, CORRUPT),
     (errors.DatabaseMissing, MISSING),
     (errors.DatabaseEmpty, MISSING),
     (errors.DatabaseNotConfigured, USAGE),
@@ -31,6 +32,15 @@ _BY_ERROR: tuple[tuple[type[errors.AgentStateError], int], ...] = (
 )
 
 
-def exit_code(error: errors.AgentStateError) -> int:
-    """Return the exit code that tells a script what kind of error it was; 1 for what is not listed."""
+_VALUES_ARE_ANSWERS = frozenset({"conversations"})
+"""Groups in which a refused value is an answer (no), not wrong usage: it often depends on what is stored."""
+
+
+def exit_code(error: errors.AgentStateError, group: str = "") -> int:
+    """Return the exit code that tells a script what kind of error it was; 1 for what is not listed.
+
+    `group` is the first word of the command. A setting or a database that cannot be is wrong usage in all of them.
+    """
+    if group in _VALUES_ARE_ANSWERS and isinstance(error, errors.InvalidValue):
+        return USAGE if isinstance(error, errors.InvalidSetting) or error.field == "database" else NO
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), NO)

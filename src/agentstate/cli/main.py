@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from collections.abc import Mapping
+from io import TextIOWrapper
 from typing import Any
 
 import click
 
 from agentstate import errors
 from agentstate.cli import exits
-from agentstate.cli.output import say
+from agentstate.cli.output import print_json_error, say
 from agentstate.settings import debug_wanted
 
 COMMANDS = {
     "adopt": "agentstate.cli.schema",
     "approvals": "agentstate.cli.approvals",
+    "conversations": "agentstate.cli.conversations",
     "copy": "agentstate.cli.copy",
     "downgrade": "agentstate.cli.schema",
     "introductions": "agentstate.cli.roles",
@@ -68,14 +71,27 @@ class RowsLeftOut(logging.Handler):
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run one command line and return its exit code; what went wrong is one line on stderr."""
+    """Run one command line and return its exit code; what went wrong is one line on stderr, JSON if that was asked for.
+
+    The JSON is one object: `error`, the name of the error's class, `message`, and the error's attributes.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in words
+    group = next((word for word in words if not word.startswith("-")), "")
     warnings = RowsLeftOut()
     logger = logging.getLogger("agentstate")
     logger.addHandler(warnings)
     # What SQLAlchemy says of a connection that an interrupt has closed is no news to a person.
     logging.getLogger("sqlalchemy").addHandler(logging.NullHandler())
+
+    def failed(error: BaseException, message: str, hint: str = "", facts: Mapping[str, object] | None = None) -> None:
+        if as_json:
+            print_json_error(type(error).__name__, message, facts or {})
+        else:
+            say(f"agentstate: {' '.join(message.split())}{hint}", err=True)
+
     try:
-        result: Any = cli.main(arguments, prog_name="agentstate", standalone_mode=False)
+        result: Any = cli.main(words, prog_name="agentstate", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         return code or (exits.PARTLY if warnings.any else 0)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -84,22 +100,22 @@ def run(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "agentstate"
-        say(f"agentstate: {error.format_message().rstrip('.')}; '{command} --help' shows how", err=True)
+        failed(error, error.format_message().rstrip("."), f"; '{command} --help' shows how")
         return exits.USAGE
-    except click.Abort:
-        click.echo("agentstate: stopped", err=True)
+    except click.Abort as error:
+        failed(error, "stopped")
         return 130
     except errors.AgentStateError as error:
         if debug_wanted():
             raise
-        say(f"agentstate: {' '.join(str(error).split())}", err=True)
-        return exits.exit_code(error)
+        failed(error, str(error), facts=vars(error))
+        return exits.exit_code(error, group)
     except OSError as error:
         # The output could not be written: a full disk behind a redirection.
         if debug_wanted():
             raise
         what = "the output could not be written" if error.filename is None else str(error.filename)
-        say(f"agentstate: {what}: {error.strerror or error}", err=True)
+        failed(error, f"{what}: {error.strerror or error}")
         return exits.TRY_AGAIN
     except SystemExit:
         # click's way out when the reader has seen enough, as in `agentstate sessions | head`.
@@ -110,6 +126,9 @@ def run(arguments: list[str] | None = None) -> int:
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Names hold what they like, also on a terminal whose encoding lacks it.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run())
 
 

@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 import click
 
 from agentstate.clock import utc_now
+from agentstate.identity import UNSAFE_TO_SHOW
 from agentstate.settings import configured_target
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# What people wrote may hold characters that command a terminal, or turn the direction of its text.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNITS = ((86_400, "day", "days"), (3_600, "h", "h"), (60, "min", "min"))
 
 
@@ -34,9 +33,14 @@ class WithDefault(click.Group):
         return super().parse_args(ctx, args)
 
 
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print text to stdout or stderr in the encoding that they have; click would write UTF-8 to one of ASCII."""
+    click.echo(text, file=sys.stderr if err else sys.stdout)
+
+
 def say(text: str, *, err: bool = False) -> None:
     """Print a sentence in which names and paths may hold anything, on one line and safe to look at."""
-    click.echo(_UNSAFE.sub(lambda found: repr(found[0])[1:-1], text), err=err)
+    echo(UNSAFE_TO_SHOW.sub(lambda found: repr(found[0])[1:-1], text), err=err)
 
 
 def target(database: str | None) -> str:
@@ -70,8 +74,18 @@ def plain(value: object) -> Any:
 
 def print_json(value: object) -> None:
     """Print a value as JSON, indented; non-ASCII is kept, what is not UTF-8 (a file's name) is escaped."""
-    text = json.dumps(plain(value), ensure_ascii=False, indent=2)
-    click.echo(re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text))
+    print_json_text(json.dumps(plain(value), ensure_ascii=False, indent=2))
+
+
+def print_json_text(text: str) -> None:
+    """Print JSON; where the output's encoding lacks a character, all beyond ASCII are escaped, as JSON allows."""
+    escaped = re.compile("[\ud800-\udfff]" if _can_show(text) else "[^\x00-\x7f]")
+    echo(escaped.sub(lambda found: json.dumps(found[0])[1:-1], text))
+
+
+def print_json_error(name: str, message: str, facts: Mapping[str, object]) -> None:
+    """Print an error as one JSON object in one line on stderr; facts that JSON lacks are told as text."""
+    echo(json.dumps({"error": name, "message": message, **plain(facts)}, default=str), err=True)
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
@@ -83,10 +97,10 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empt
     found = list(rows)
     if not sys.stdout.isatty():
         for row in found:
-            click.echo("\t".join(_one_line(value) for value in row))
+            echo("\t".join(_one_line(value) for value in row))
         return
     if not found:
-        click.echo(empty)
+        echo(empty)
         return
     from rich.console import Console
     from rich.table import Table
@@ -107,7 +121,7 @@ def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
     found = list(pairs)
     if not sys.stdout.isatty():
         for name, value in found:
-            click.echo(f"{name}\t{_one_line(value)}")
+            echo(f"{name}\t{_one_line(value)}")
         return
     width = max(len(name) for name, _ in found) + 2
     now = utc_now()
@@ -116,7 +130,7 @@ def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
         if isinstance(value, datetime):
             lines = [f"{lines[0]}  ({ago(value, now)})"]
         for number, line in enumerate(lines or [""]):
-            click.echo(f"{'' if number else name:<{width}}{line}".rstrip())
+            echo(f"{'' if number else name:<{width}}{line}".rstrip())
 
 
 def ago(moment: datetime, now: datetime) -> str:
@@ -130,8 +144,16 @@ def ago(moment: datetime, now: datetime) -> str:
     return "just now"
 
 
+def _can_show(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii", "surrogatepass")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _one_line(value: object) -> str:
     if value is None:
         return "-"
     text = str(plain(value))
-    return _UNSAFE.sub(lambda found: repr(found[0])[1:-1], text.replace("\\", "\\\\"))
+    return UNSAFE_TO_SHOW.sub(lambda found: repr(found[0])[1:-1], text.replace("\\", "\\\\"))

@@ -160,8 +160,10 @@ def replace_history(
     """
     text = messages_text(messages)
     _require_seq(expected_next_seq, "expected_next_seq")
+    if turn_id is not None:
+        identifier(turn_id, "turn_id")
     found, turns = _locked(work, key), Turns(work)
-    stored = None if turn_id is None else turns.find_stored(identifier(turn_id, "turn_id"))
+    stored = None if turn_id is None else turns.find_stored(turn_id)
     if stored is not None and stored.conversation_key == key and stored.messages == text:
         return int(stored.seq)
     if stored is not None:
@@ -173,23 +175,26 @@ def replace_history(
 
     conversations = Conversations(work)
     seq = conversations.take_seq(key) if messages else None
-    conversations.change(key, compacted_seq=found.next_seq - 1)
     if seq is not None:
-        turns.add(
-            {
-                "id": turn_id or new_turn_id(work.now),
-                "conversation_key": key,
-                "seq": seq,
-                "kind": int(TurnKind.NORMAL),
-                "message_count": len(messages),
-                "origin_key": None,
-                "summary": None,
-                "author": "",
-                "created_at": work.now,
-                "meta": None,
-                "messages": text,
-            }
-        )
+        new_id = turn_id or new_turn_id(work.now)
+        turn = {
+            "id": new_id,
+            "conversation_key": key,
+            "seq": seq,
+            "kind": int(TurnKind.NORMAL),
+            "message_count": len(messages),
+            "origin_key": None,
+            "summary": None,
+            "author": "",
+            "created_at": work.now,
+            "meta": None,
+            "messages": text,
+        }
+        if not turns.add_if_new(turn):
+            # Another conversation took the id between our look and now.
+            conversations.give_back_seq(key)
+            raise TurnConflict(new_id, turns.list_ids([new_id])[new_id])
+    conversations.change(key, compacted_seq=found.next_seq - 1)
     _release(work, key)
     return seq
 

@@ -5,20 +5,20 @@ Nothing that is here already is replaced or emptied: a conversation that somebod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
-
-from sqlalchemy import Row
 
 from agentstate.conversations.models import Conversation, effective_summary, new_turn_id
 from agentstate.conversations.repositories import Conversations, Turns, chunks
 from agentstate.db.uow import UnitOfWork
 from agentstate.errors import ConversationExists
+from agentstate.identity import UNSTORABLE
 
 TURN_ID_REPLACED = "turn_id_replaced"
+CHARACTERS_REPLACED = "characters_replaced"
 
 Outcome: TypeAlias = Literal["imported", "already", "conflict"]
 
@@ -65,6 +65,25 @@ class BroughtIn:
     flags: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What there is under a key, as far as an incoming conversation is judged by it."""
+
+    digest: str | None
+    used: bool
+    summary: str
+    messages: Callable[[], int]
+    fingerprint: Callable[[], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a dry run would have stored so far."""
+
+    conversations: dict[str, _Stored] = field(default_factory=dict)
+    turn_ids: set[str] = field(default_factory=set)
+
+
 def bring_in(work: UnitOfWork, incoming: IncomingConversation) -> BroughtIn:
     """Store a conversation with all its turns, unless it is here already or its key is in use; say which.
 
@@ -75,9 +94,9 @@ def bring_in(work: UnitOfWork, incoming: IncomingConversation) -> BroughtIn:
 
     A turn whose id is taken gets a new one, flag `turn_id_replaced`. The parent, if one is given, must be stored.
     """
-    outcome = _judge(work, incoming, _find(work, incoming.key, lock=True))
+    outcome = _judge(_stored(work, incoming.key, lock=True), incoming)
     while outcome is None and not _insert(work, incoming):
-        outcome = _judge(work, incoming, _find(work, incoming.key, lock=True))
+        outcome = _judge(_stored(work, incoming.key, lock=True), incoming)
     if outcome in ("already", "conflict"):
         return BroughtIn(outcome)
     if outcome == "imported":
@@ -88,14 +107,28 @@ def bring_in(work: UnitOfWork, incoming: IncomingConversation) -> BroughtIn:
     return BroughtIn("imported", (TURN_ID_REPLACED,) if replaced else ())
 
 
-def would_bring_in(work: UnitOfWork, incoming: IncomingConversation) -> BroughtIn:
-    """Return what `bring_in` would return now, and write nothing: for dry runs, also in a unit that only reads."""
-    outcome = _judge(work, incoming, _find(work, incoming.key, lock=False)) or "imported"
+def would_bring_in(work: UnitOfWork, incoming: IncomingConversation, planned: Planned | None = None) -> BroughtIn:
+    """Return what `bring_in` would return now, and write nothing: for dry runs, also in a unit that only reads.
+
+    `planned` is told what would be stored, so that the next call of the same dry run takes it into account.
+    """
+    planned = Planned() if planned is None else planned
+    outcome = _judge(_stored(work, incoming.key, lock=False), incoming) or "imported"
+    if outcome == "imported":
+        outcome = _judge(planned.conversations.get(incoming.key), incoming) or "imported"
     if outcome != "imported":
         return BroughtIn(outcome)
     ids = [turn.id for turn in incoming.turns if turn.id is not None]
-    replaced = len(set(ids)) < len(ids) or any(_taken(work, incoming.key, some) for some in chunks(ids))
+    replaced = len(set(ids)) < len(ids) or not planned.turn_ids.isdisjoint(ids)
+    replaced = replaced or any(_taken(work, incoming.key, some) for some in chunks(ids))
+    planned.turn_ids.update(ids)
+    planned.conversations[incoming.key] = _as_stored(incoming)
     return BroughtIn("imported", (TURN_ID_REPLACED,) if replaced else ())
+
+
+def mended_text(text: str) -> str:
+    """Return the text with U+FFFD for what no text column holds: NUL and lone surrogates; flag what it changes."""
+    return UNSTORABLE.sub("\ufffd", text)
 
 
 def _insert(work: UnitOfWork, incoming: IncomingConversation) -> bool:
@@ -107,27 +140,44 @@ def _insert(work: UnitOfWork, incoming: IncomingConversation) -> bool:
     return True
 
 
-def _find(work: UnitOfWork, key: str, *, lock: bool) -> Row[Any] | None:
-    return Conversations(work).find_row(key, lock=lock)
-
-
-def _judge(work: UnitOfWork, incoming: IncomingConversation, row: Row[Any] | None) -> Outcome | None:
-    """Return what is to become of it; None: there is no such conversation yet, so that it is to be inserted."""
+def _stored(work: UnitOfWork, key: str, *, lock: bool) -> _Stored | None:
+    row = Conversations(work).find_row(key, lock=lock)
     if row is None:
         return None
-    if row.imported_from is not None and _digest(row.imported_from) == _digest(incoming.imported_from):
-        return "already"
+    turns = Turns(work)
     summary = effective_summary(row.inherited_summary, row.summary)
-    unused = row.next_seq == 1 and not summary and not Turns(work).count(incoming.key)
-    if unused and (incoming.turns or incoming.summary):
+    return _Stored(
+        None if row.imported_from is None else _digest(row.imported_from),
+        row.next_seq > 1 or bool(summary) or turns.count(key) > 0,
+        summary,
+        lambda: sum(turn.message_count for turn in turns.list_history_info(key)),
+        lambda: _fingerprint(turns.walk_texts(key)),
+    )
+
+
+def _as_stored(incoming: IncomingConversation) -> _Stored:
+    """Return what `_stored` would return once the conversation is stored; the turns themselves are let go."""
+    messages = sum(turn.message_count for turn in incoming.turns)
+    fingerprint = _fingerprint(turn.messages for turn in incoming.turns)
+    used = incoming.next_seq > 1 or bool(incoming.summary.strip())
+    return _Stored(_digest(incoming.imported_from), used, incoming.summary, lambda: messages, lambda: fingerprint)
+
+
+def _judge(stored: _Stored | None, incoming: IncomingConversation) -> Outcome | None:
+    """Return what is to become of it; None: there is no such conversation yet, so that it is to be inserted."""
+    if stored is None:
+        return None
+    if stored.digest == _digest(incoming.imported_from):
+        return "already"
+    if not stored.used and (incoming.turns or incoming.summary):
         return "imported"
     messages = sum(turn.message_count for turn in incoming.turns)
-    if messages != sum(turn.message_count for turn in Turns(work).list_history_info(incoming.key)):
+    if messages != stored.messages():
         return "conflict"
     if not messages:  # two empty lists are equal, and say nothing about what the summaries stand for
-        return "already" if incoming.summary in ("", summary) else "conflict"
-    texts = (turn.messages for turn in incoming.turns)
-    return "already" if _fingerprint(texts) == _fingerprint(Turns(work).walk_texts(incoming.key)) else "conflict"
+        return "already" if incoming.summary in ("", stored.summary) else "conflict"
+    same = _fingerprint(turn.messages for turn in incoming.turns) == stored.fingerprint()
+    return "already" if same else "conflict"
 
 
 def _digest(imported_from: str) -> str:
@@ -163,18 +213,14 @@ def _row(work: UnitOfWork, incoming: IncomingConversation) -> dict[str, Any]:
 def _add_turns(work: UnitOfWork, incoming: IncomingConversation) -> int:
     """Insert the turns; return how many got a new id because theirs was taken."""
     replaced = 0
-    seen: set[str] = set()
     for some in chunks(incoming.turns):
         rows: dict[str, dict[str, Any]] = {}
         for turn in some:
-            repeated = turn.id is not None and turn.id in seen
-            turn_id = new_turn_id(work.now) if turn.id is None or repeated else turn.id
+            repeated = turn.id in rows
             replaced += repeated
-            seen.add(turn_id)
+            turn_id = new_turn_id(work.now) if turn.id is None or repeated else turn.id
             rows[turn_id] = _turn_row(incoming.key, turn, turn_id)
-        Turns(work).add_many(list(rows.values()))
-        # Looked at after the insert, which leaves taken ids out: on a server one may have been taken meanwhile.
-        taken = _taken(work, incoming.key, list(rows))
+        taken = rows.keys() - Turns(work).add_new(list(rows.values()))
         Turns(work).add_many([{**rows[turn_id], "id": new_turn_id(work.now)} for turn_id in taken])
         replaced += len(taken)
     return replaced

@@ -27,17 +27,29 @@ def messages_text(messages: Sequence[Message]) -> str:
         _check(message, f"messages[{index}]")
     text = _json(list(messages), "messages")
     if len(text) * 4 > MAX_TURN_BYTES:
-        size = len(text.encode())
-        if size > MAX_TURN_BYTES:
-            raise TurnTooLarge(size, MAX_TURN_BYTES)
+        require_size(len(text.encode()))
+    return text
+
+
+def message_text(message: Message) -> str:
+    """Return one message as compact JSON; raises `InvalidMessage`, and `TurnTooLarge` for what no turn can hold."""
+    _check(message, "message")
+    text = _json(message, "message")
+    if len(text) * 4 > MAX_TURN_BYTES - 2:
+        require_size(len(text.encode()) + 2)  # a turn's brackets
     return text
 
 
 def checked_copy(message: Message) -> Message:
-    """Return a copy of one message that shares nothing with it; raises `InvalidMessage`."""
-    _check(message, "message")
-    copy: Message = json.loads(_json(message, "message"))
+    """Return a copy of one message that shares nothing with it; raises what `message_text` raises."""
+    copy: Message = json.loads(message_text(message))
     return copy
+
+
+def require_size(size: int) -> None:
+    """Raise `TurnTooLarge` if a turn may not have that many bytes of stored messages."""
+    if size > MAX_TURN_BYTES:
+        raise TurnTooLarge(size, MAX_TURN_BYTES)
 
 
 def meta_text(meta: dict[str, Any] | None) -> str | None:

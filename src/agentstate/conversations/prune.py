@@ -150,14 +150,19 @@ def _delete(database: Database, going: list[_Tree], tally: _Tally, on_progress: 
 
 def _look_again(work: UnitOfWork, batch: list[_Tree]) -> tuple[list[_Tree], list[_Tree]]:
     """Lock trees, and return those to which nothing has happened since they were read, and the others."""
-    keys = {member.key for tree in batch for member in tree.members}
+    members = [member for tree in batch for member in tree.members]
+    keys = sorted(member.key for member in members)
     Conversations(work).lock(keys)
-    found = {age.key: age for age in Ages(work).list_with_children(keys)}
-    forked = {age.parent_key for age in found.values() if age.key not in keys}
+    found = {age.key: age for age in Ages(work).list_some(keys)}
+    children = Ages(work).count_children(keys)
+    expected = Counter(member.parent_key for member in members)
     unchanged: list[_Tree] = []
     changed: list[_Tree] = []
     for tree in batch:
-        same = all(found.get(member.key) == member and member.key not in forked for member in tree.members)
+        same = all(
+            found.get(member.key) == member and children.get(member.key, 0) == expected[member.key]
+            for member in tree.members
+        )
         (unchanged if same else changed).append(tree)
     return unchanged, changed
 

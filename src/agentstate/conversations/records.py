@@ -156,6 +156,17 @@ class ConversationDetail:
 
 
 @dataclass(frozen=True, slots=True)
+class LegacySession:
+    """One conversation as the original's callers know it; `messages` are a copy, unsaved ones included."""
+
+    key: str
+    messages: list[Message]
+    summary: str
+    created: datetime
+    updated: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class PruneReport:
     """What a prune did, or would do in a dry run.
 

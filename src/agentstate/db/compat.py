@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import (
@@ -13,6 +15,7 @@ from sqlalchemy import (
     LargeBinary,
     Select,
     Table,
+    Text,
     cast,
     inspect,
     literal,
@@ -21,6 +24,7 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.orm import Mapper, Session, aliased
+from sqlalchemy.types import TypeEngine
 
 from agentstate.db.base import Base
 from agentstate.errors import UnreadableValue
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("agentstate")
 
 Model = TypeVar("Model", bound=Base)
+
+_ESCAPED = re.compile("[\ud800-\udfff]")
 
 
 def readable(model: type[Model], session: Session) -> type[Model]:
@@ -81,49 +87,82 @@ def readable_rows(session: Session, model: type[Model], statement: Select[Model]
     try:
         return session.scalars(statement).all()
     except UnreadableValue:
-        return _rows_one_value_at_a_time(session, model, statement)
+        mapper: Mapper[Any] = inspect(model).mapper
+        columns = statement.with_only_columns(*(getattr(model, attribute.key) for attribute in mapper.column_attrs))
+        keys = [column.name for column in mapper.primary_key]
+        found = _one_value_at_a_time(session.connection(), columns, {}, str(model.__tablename__), keys)
+        return [mapper.class_(**row.values) for row in found if row.values is not None]
 
 
-def _rows_one_value_at_a_time(session: Session, model: type[Model], statement: Select[Model]) -> list[Model]:
-    mapper: Mapper[Any] = inspect(model).mapper
-    columns: list[Column[Any]] = [attribute.columns[0] for attribute in mapper.column_attrs]  # type: ignore[misc]
-    keys = {column.name for column in mapper.primary_key}
-    # As bytes nothing is undecodable; the columns' own types then judge value by value.
-    raw = [type_coerce(cast(getattr(model, column.key), LargeBinary), LargeBinary) for column in columns]
-    dialect = session.connection().dialect
-    rows: list[Model] = []
-    for values in session.execute(statement.with_only_columns(*raw)):
-        try:
-            read = {column.key: _value(column, value, dialect) for column, value in zip(columns, values, strict=True)}
-        except UnreadableValue as error:
-            name = ", ".join(
-                f"{column.name}={bytes(value or b'').decode('utf-8', 'backslashreplace')!r}"
-                for column, value in zip(columns, values, strict=True)
-                if column.name in keys
-            )
-            log.warning(
-                "%s: the row with %s is left out: %s",
-                mapper.class_.__tablename__,
-                name,
-                error.detail,
-                extra={"row_left_out": True},
-            )
-        else:
-            rows.append(mapper.class_(**read))
-    return rows
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """One row by the names of its columns: `values` as they are read, None if that fails.
+
+    `raw` are those values too, or, where rows had to be read value by value, the stored ones as text: a byte that is
+    not UTF-8 is a lone surrogate in it, as `surrogateescape` says.
+    """
+
+    raw: Mapping[str, Any]
+    values: Mapping[str, Any] | None
 
 
-def _value(column: Column[Any], value: bytes | None, dialect: Any) -> Any:
-    if value is None:
-        return None
+def found_rows(
+    connection: Connection, statement: Select[Any], parameters: Mapping[str, Any], *, table: str, keys: Sequence[str]
+) -> list[FoundRow]:
+    """Return every row that a SELECT of columns yields; one that cannot be read is named in a warning (VA-08).
+
+    `table` and `keys`, the columns that tell its rows apart, are what the warning calls a row by.
+    """
     try:
-        text = bytes(value).decode()
-    except UnicodeDecodeError:
-        raise UnreadableValue("", column.name, f"column {column.name} is not UTF-8") from None
-    processor = column.type.result_processor(dialect, None)
+        rows = connection.execute(statement, parameters)
+        return [FoundRow(values, values) for values in (row._asdict() for row in rows)]
+    except UnreadableValue:
+        return list(_one_value_at_a_time(connection, statement, parameters, table, keys))
+
+
+def _one_value_at_a_time(
+    connection: Connection, statement: Select[Any], parameters: Mapping[str, Any], table: str, keys: Sequence[str]
+) -> Iterator[FoundRow]:
+    columns = list(statement.selected_columns)
+    names = [str(column.key) for column in columns]
+    # As bytes nothing is undecodable in SQLite, and as text nothing is too large on a server; the columns' own types
+    # then judge value by value.
+    form = Text() if connection.dialect.name == "postgresql" else LargeBinary()
+    stored = [type_coerce(cast(column, form), form) for column in columns]
+    for row in connection.execute(statement.with_only_columns(*stored), parameters):
+        raw = {
+            name: value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
+            for name, value in zip(names, row, strict=True)
+        }
+        try:
+            values = {
+                name: _value(name, column.type, raw[name], connection.dialect)
+                for name, column in zip(names, columns, strict=True)
+            }
+        except UnreadableValue as error:
+            name = ", ".join(f"{key}={_shown(raw[key])!r}" for key in keys)
+            log.warning("%s: the row with %s is left out: %s", table, name, error.detail, extra={"row_left_out": True})
+            yield FoundRow(raw, None)
+        else:
+            yield FoundRow(raw, values)
+
+
+def _value(name: str, kind: TypeEngine[Any], text: str | None, dialect: Any) -> Any:
+    if text is None:
+        return None
+    if _ESCAPED.search(text):
+        raise UnreadableValue("", name, f"column {name} is not UTF-8")
+    processor = kind.result_processor(dialect, None)
     if processor is not None:
         return processor(text)
-    return int(text) if column.type.python_type is int else text
+    try:
+        return int(text) if kind.python_type is int else text
+    except ValueError:
+        raise UnreadableValue("", name, f"column {name} holds {text!r}, which is no number") from None
+
+
+def _shown(text: str | None) -> str:
+    return (text or "").encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _default(column: Column[Any]) -> Any:

@@ -30,11 +30,13 @@ from agentstate.errors import (
     DatabaseUnavailable,
     InvalidValue,
     TooLarge,
+    UnreadableValue,
 )
 from agentstate.settings import Settings
 
 _URL = re.compile(r"^postgres(?:ql)?(?:\+psycopg)?://")
 _MISSING = re.compile(r'database ".*" does not exist', re.DOTALL)
+_NO_DATETIME = re.compile(r"timestamp too (large|small)|can't parse timestamp")
 _PORT = re.compile(r"(^|\]|^[^:\[\]]+)(:\d*)?$")
 _FAILURE = "agentstate_failure"
 
@@ -167,6 +169,8 @@ def translate_postgresql(
         return ConstraintViolated(database, detail)
     if code in ("XX001", "XX002"):
         return DatabaseCorrupt(database, detail)
+    if not code and _NO_DATETIME.match(detail):  # psycopg's own words: `infinity`, or a year that Python does not have
+        return UnreadableValue(database, "(an instant)", detail)
     return DatabaseUnavailable(database, detail)
 
 

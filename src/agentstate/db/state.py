@@ -31,6 +31,9 @@ OUR_TABLES = {
 }
 """Tables and the columns by which ours are told from another program's of the same name."""
 
+_SESSION_STORE = {"sessions": "key", "turns": "session_key"}
+"""Tables and columns by which the session store of the original program is known, whose history can be brought in."""
+
 
 _VERSION = f"SELECT version_num FROM {VERSION_TABLE}"
 _OUR_VERSION = f"SELECT version_num, (SELECT count(sender) FROM sessions WHERE role IS NULL) FROM {VERSION_TABLE}"
@@ -62,12 +65,22 @@ def schema_revision(connection: Connection, database: str) -> str | None:
             raise DatabaseCorrupt(database, f"it has {len(versions)} schema versions: {', '.join(sorted(versions))}")
         if ours or not tables:
             return ", ".join(sorted(versions))
-        raise ForeignDatabase(database, sorted(tables))
+        raise _foreign(connection, database, tables)
     if ours:
         raise SchemaUnversioned(database, HEAD)
     if tables:
-        raise ForeignDatabase(database, sorted(tables))
+        raise _foreign(connection, database, tables)
     return None
+
+
+def _foreign(connection: Connection, database: str, tables: list[str]) -> ForeignDatabase:
+    inspector = inspect(connection)
+    known = connection.dialect.name == "sqlite" and all(
+        table in tables and column in {found["name"] for found in inspector.get_columns(table)}
+        for table, column in _SESSION_STORE.items()
+    )
+    hint = f"this is the original's session store, which 'agentstate conversations import {database}' brings in"
+    return ForeignDatabase(database, sorted(tables), hint if known else "")
 
 
 def our_tables(connection: Connection) -> list[str]:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, Table, func, inspect, select
+from sqlalchemy import Connection, Dialect, Insert, MetaData, Table, Text, bindparam, func, inspect, select
 
 from agentstate.db import state
 from agentstate.db.additive import add_column, addable, default_text, step
-from agentstate.db.types import UnixSeconds, UtcText, parse_instant
+from agentstate.db.types import JsonText, UnixSeconds, UtcText, parse_instant
 from agentstate.errors import CannotAdopt, ConstraintViolated, InvalidValue, UnreadableValue
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
@@ -144,10 +144,11 @@ def _rebuild(connection: Connection, table: Table, database: str) -> tuple[int, 
         connection.exec_driver_sql(f'DROP {kind} "{name}"')
     connection.exec_driver_sql(f'ALTER TABLE "{table.name}" RENAME TO "{old}"')
     table.create(connection)
+    insert = _insertion(table)
     count = 0
     # A batch at a time: the table may be larger than memory.
     for row in connection.exec_driver_sql(f'SELECT * FROM "{old}"').yield_per(500).mappings():
-        _insert(connection, table, {name: row[name] for name in columns}, database)
+        _insert(connection, table, insert, {name: row[name] for name in columns}, database)
         count += 1
     connection.exec_driver_sql(f'DROP TABLE "{old}"')
     new = {index["name"] for index in inspect(connection).get_indexes(table.name)}
@@ -157,11 +158,17 @@ def _rebuild(connection: Connection, table: Table, database: str) -> tuple[int, 
     return count, [f"{kind} {name}" for kind, name, _ in kept]
 
 
-def _insert(connection: Connection, table: Table, row: Mapping[str, Any], database: str) -> None:
+def _insertion(table: Table) -> Insert:
+    """Return the INSERT of whole rows; JSON is given as its text, so that it arrives byte for byte."""
+    types = {column.name: Text() if isinstance(column.type, JsonText) else column.type for column in table.columns}
+    return table.insert().values({name: bindparam(name, type_=kind) for name, kind in types.items()})
+
+
+def _insert(connection: Connection, table: Table, insert: Insert, row: Mapping[str, Any], database: str) -> None:
     key = ", ".join(f"{column.name} {row.get(column.name)!r}" for column in table.primary_key.columns)
     try:
-        values = {column.name: _value(column, row) for column in table.columns}
-        connection.execute(table.insert(), values)
+        values = {column.name: _value(column, row, connection.dialect) for column in table.columns}
+        connection.execute(insert, values)
     except (InvalidValue, UnreadableValue) as error:
         detail = f"{error.field} {error.reason if isinstance(error, InvalidValue) else error.detail}"
         raise CannotAdopt(database, f"in table {table.name} the row with {key}: {detail}") from None
@@ -173,7 +180,7 @@ def _insert(connection: Connection, table: Table, row: Mapping[str, Any], databa
         ) from None
 
 
-def _value(column: Any, row: Mapping[str, Any]) -> Any:
+def _value(column: Any, row: Mapping[str, Any], dialect: Dialect) -> Any:
     if column.name not in row:
         return default_text(column)
     value = row[column.name]
@@ -183,4 +190,6 @@ def _value(column: Any, row: Mapping[str, Any]) -> Any:
         raise UnreadableValue("", column.name, "is not UTF-8")
     if value is not None and isinstance(column.type, UtcText | UnixSeconds):
         return parse_instant(value, column.name)
+    if isinstance(column.type, JsonText):
+        column.type.process_result_value(value, dialect)
     return value

@@ -60,7 +60,7 @@
         ├── SchemaBehind              found, expected
         ├── SchemaAhead               found, expected
         ├── SchemaUnversioned         expected
-        └── ForeignDatabase           tables
+        └── ForeignDatabase           tables, hint
 
 A class is named after the fact, carries it in attributes, and its message tells a person what to do. The facts
 are also the exception's `args`, so that errors survive pickling between processes. `database` is a path or a URL

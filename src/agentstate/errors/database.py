@@ -225,12 +225,17 @@ class SchemaUnversioned(DatabaseError):
 
 
 class ForeignDatabase(DatabaseError):
-    """The database belongs to another program: `tables` are some of its tables. It was not touched."""
+    """The database belongs to another program: `tables` are some of its tables. It was not touched.
 
-    def __init__(self, database: str, tables: Sequence[str]) -> None:
-        super().__init__(database, tuple(tables))
+    `hint` says more about a program that is known, and is empty otherwise.
+    """
+
+    def __init__(self, database: str, tables: Sequence[str], hint: str = "") -> None:
+        super().__init__(database, tuple(tables), hint)
         self.tables = tuple(tables)
+        self.hint = hint
 
     def __str__(self) -> str:
         some = ", ".join(self.tables[:5])
-        return f"{self.database} belongs to another program (tables: {some}); point AGENT_DB_PATH at a file of its own"
+        advice = "point AGENT_DB_PATH at a file of its own" + (f"; {self.hint}" if self.hint else "")
+        return f"{self.database} belongs to another program (tables: {some}); {advice}"

@@ -22,17 +22,24 @@ from sqlalchemy import (
     cast,
     extract,
     func,
-    or_,
     select,
     type_coerce,
 )
 
-from agentstate.conversations.repositories.conversations import CHUNK, chunks
+from agentstate.conversations.repositories.conversations import chunks
 from agentstate.conversations.repositories.line import CONVERSATIONS, TURNS
 from agentstate.db.repository import Repository
 from agentstate.db.types import parse_instant
 from agentstate.errors import InvalidIdentifier, UnreadableValue
 from agentstate.identity import identifier
+
+_KEYS = bindparam("keys", type_=CONVERSATIONS.c.key.type, expanding=True)
+# Counted, not listed: where most have no parent, SQLite would rather walk over the table than over the index.
+_CHILDREN = (
+    select(CONVERSATIONS.c.parent_key, func.count().label("children"))
+    .where(CONVERSATIONS.c.parent_key.in_(_KEYS))
+    .group_by(CONVERSATIONS.c.parent_key)
+)
 
 _NEVER_USED_SINCE = datetime.max.replace(tzinfo=UTC)
 
@@ -70,14 +77,19 @@ class Ages(Repository):
         """Return the ages of all conversations."""
         return [_age(row) for row in self.connection.execute(_select(self.connection.dialect.name))]
 
-    def list_with_children(self, keys: Iterable[str]) -> list[Age]:
-        """Return the ages of some conversations and of those forked from them; one may come more than once."""
-        dialect = self.connection.dialect.name
-        one_of = bindparam("keys", type_=CONVERSATIONS.c.key.type, expanding=True)
-        statement = _select(dialect).where(or_(CONVERSATIONS.c.key.in_(one_of), CONVERSATIONS.c.parent_key.in_(one_of)))
+    def list_some(self, keys: Iterable[str]) -> list[Age]:
+        """Return the ages of those of the conversations that there are."""
+        statement = _select(self.connection.dialect.name).where(CONVERSATIONS.c.key.in_(_KEYS))
         found: list[Age] = []
-        for some in chunks(sorted(keys), CHUNK // 2):  # each key is in the statement twice
+        for some in chunks(keys):
             found += map(_age, self.connection.execute(statement, {"keys": some}))
+        return found
+
+    def count_children(self, keys: Iterable[str]) -> dict[str, int]:
+        """Return how many were forked from each of the conversations, leaving out those without any."""
+        found: dict[str, int] = {}
+        for some in chunks(keys):
+            found |= {row.parent_key: row.children for row in self.connection.execute(_CHILDREN, {"keys": some})}
         return found
 
 

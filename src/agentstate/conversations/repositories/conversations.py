@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Row, Select, Update, bindparam, case, delete, select, update
 
 from agentstate.conversations.models import ENDED, Conversation
-from agentstate.conversations.repositories.line import CONVERSATIONS
+from agentstate.conversations.records import ConversationInfo, ConversationPage
+from agentstate.conversations.repositories import lists
+from agentstate.conversations.repositories.line import CONVERSATIONS, line_of
 from agentstate.db.repository import Repository, insert_for
 from agentstate.errors import ConversationExists, ConversationNotFound
 from agentstate.identity import identifier
@@ -93,6 +95,32 @@ class Conversations(Repository):
         statement = statement.order_by(Conversation.created_at, Conversation.key)
         return self.session.scalars(statement, execution_options={"populate_existing": True}).all()
 
+    def list_page(self, wanted: lists.Wanted) -> ConversationPage:
+        """Return one page of the conversations that are wanted, in the order that is; raises `InvalidCursor`."""
+        return lists.page(self.connection, wanted)
+
+    def list_tree(self, root: str | None = None) -> list[ConversationInfo]:
+        """Return all conversations, or `root` and all below it, by time of creation and key."""
+        return lists.everything(self.connection, root)
+
+    def find_info(self, key: str) -> ConversationInfo | None:
+        """Return the conversation as lists show it, or None."""
+        return lists.one(self.connection, key)
+
+    def list_keys(self, prefix: str, limit: int) -> list[str]:
+        """Return the first `limit` of the keys that begin with the prefix, in order."""
+        return lists.keys_from(self.connection, prefix, limit)
+
+    def list_lineage(self, key: str) -> list[str]:
+        """Return the conversation and those it inherits from, nearest first; nothing for an unknown key."""
+        parents = {row.owner: row.parent_key for row in self.connection.execute(_lineage(), {"its_key": key})}
+        found: list[str] = []
+        at: str | None = key
+        while at is not None and at in parents:  # each once, also in a circle, which only raw SQL can make
+            found.append(at)
+            at = parents.pop(at)
+        return found
+
     def add(self, conversation: Conversation) -> Conversation:
         """Insert a conversation and return it; columns left unset get their defaults.
 
@@ -132,7 +160,7 @@ class Conversations(Repository):
         return self.connection.execute(statement, {"its_key": key, "its_now": self.now}).first() is not None
 
     def fill(self, key: str, **values: Any) -> None:
-        """Set columns of a conversation that nobody has used, its last use among them: what was used is elsewhere."""
+        """Set columns of a conversation that nobody has used, its times among them: they are what it is filled with."""
         self.connection.execute(update(CONVERSATIONS).where(CONVERSATIONS.c.key == key).values(**values))
 
     def lock(self, keys: Iterable[str]) -> None:
@@ -179,6 +207,12 @@ class Conversations(Repository):
     def end_inheritance(self, key: str) -> None:
         """Note that the conversation sees nothing of its parent any more; its last use stays as it is."""
         self.connection.execute(update(CONVERSATIONS).where(CONVERSATIONS.c.key == key).values(inherited_seq=None))
+
+
+@cache
+def _lineage() -> Select[Any]:
+    line = line_of(_KEY)
+    return select(line.c.owner, line.c.parent_key)
 
 
 @cache

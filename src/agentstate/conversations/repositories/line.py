@@ -64,15 +64,16 @@ _HEAD = ("status", "next_seq", "compacted_seq", "inherited_summary")
 
 
 def line_of(key: ColumnElement[str]) -> CTE:
-    """Return the conversations whose turns one of them sees: `owner`, and the last seq visible of it, `upper`.
+    """Return the conversations whose turns one of them sees: each `owner`, visible from above `hidden` up to `upper`.
 
-    The conversation itself comes first, then its parent as long as it inherits (section 5). UNION, not UNION ALL: a
-    circle that only raw SQL can make would not end otherwise.
+    That is the conversation itself, and then its parent as long as it inherits; `hidden` is its own `compacted_seq`
+    throughout (section 5). UNION, not UNION ALL: a circle that only raw SQL can make would not end otherwise.
     """
     line = (
         select(
             CONVERSATIONS.c.key.label("owner"),
             sql_cast(literal(NO_LIMIT), BigInteger).label("upper"),
+            CONVERSATIONS.c.compacted_seq.label("hidden"),
             CONVERSATIONS.c.inherited_seq,
             CONVERSATIONS.c.parent_key,
         )
@@ -82,7 +83,7 @@ def line_of(key: ColumnElement[str]) -> CTE:
     parent = CONVERSATIONS.alias("parent")
     upper = case((line.c.inherited_seq < line.c.upper, line.c.inherited_seq), else_=line.c.upper)
     return line.union(
-        select(parent.c.key, upper, parent.c.inherited_seq, parent.c.parent_key)
+        select(parent.c.key, upper, line.c.hidden, parent.c.inherited_seq, parent.c.parent_key)
         .join(line, parent.c.key == line.c.parent_key)
         .where(line.c.inherited_seq.is_not(None))
     )
@@ -134,22 +135,21 @@ def history(columns: tuple[Any, ...], page: str) -> CompoundSelect[Any]:
         *(sql_cast(null(), column.type).label(column.name) for column in columns),
         *(head.c[name] for name in _HEAD),
     ).where(head.c.key == key)
-    compacted = select(CONVERSATIONS.c.compacted_seq).where(CONVERSATIONS.c.key == key).scalar_subquery()
     since = bindparam("since", type_=BigInteger)
-    visible = and_(TURNS.c.seq <= line.c.upper, TURNS.c.seq > compacted, TURNS.c.seq > since)
+    visible = and_(TURNS.c.seq <= line.c.upper, TURNS.c.seq > line.c.hidden, TURNS.c.seq > since)
     turns = select(
         TURNS.c.seq, TURNS.c.summary, *columns, *(sql_cast(null(), head.c[name].type).label(name) for name in _HEAD)
     )
     if page == "all":
         turns = turns.select_from(line.join(TURNS, and_(TURNS.c.conversation_key == line.c.owner, visible)))
     else:
-        chosen = _chosen(line, compacted, since, newest=page == "last")
+        chosen = _chosen(line, since, newest=page == "last")
         places = and_(TURNS.c.conversation_key == chosen.c.owner, TURNS.c.seq == chosen.c.seq)
         turns = turns.select_from(chosen.join(TURNS, places))
     return union_all(its_row, turns)
 
 
-def _chosen(line: CTE, compacted: ColumnElement[int], since: ColumnElement[int], *, newest: bool) -> Any:
+def _chosen(line: CTE, since: ColumnElement[int], *, newest: bool) -> Any:
     """Return the places of the first or last `count` turns, read from the index alone.
 
     Of each conversation in the line at most `count` entries are looked at, so that the newest twenty of ten thousand
@@ -157,24 +157,22 @@ def _chosen(line: CTE, compacted: ColumnElement[int], since: ColumnElement[int],
     """
     count = bindparam("count", type_=BigInteger)
     entry, mark = TURNS.alias("entry"), TURNS.alias("mark")
-    visible = [
-        entry.c.conversation_key == line.c.owner,
-        entry.c.seq <= line.c.upper,
-        entry.c.seq > compacted,
-        entry.c.seq > since,
-    ]
-    of_line = select(mark.c.seq).where(mark.c.conversation_key == line.c.owner, mark.c.seq <= line.c.upper)
-    if newest:
-        farthest = of_line.order_by(mark.c.seq.desc()).limit(1).offset(count - 1).scalar_subquery()
-        visible.append(entry.c.seq >= func.coalesce(farthest, 0))
-        order = entry.c.seq.desc()
-    else:
-        of_line = of_line.where(mark.c.seq > compacted, mark.c.seq > since)
-        farthest = of_line.order_by(mark.c.seq).limit(1).offset(count - 1).scalar_subquery()
-        visible.append(entry.c.seq <= func.coalesce(farthest, NO_LIMIT))
-        order = entry.c.seq.asc()
-    found = select(line.c.owner, entry.c.seq).select_from(line.join(entry, and_(*visible)))
-    return found.order_by(order).limit(count).subquery("chosen")
+    after = case((line.c.hidden > since, line.c.hidden), else_=since)
+    farthest = (
+        select(mark.c.seq)
+        .where(mark.c.conversation_key == line.c.owner, mark.c.seq <= line.c.upper, mark.c.seq > after)
+        .order_by(mark.c.seq.desc() if newest else mark.c.seq)
+        .limit(1)
+        .offset(count - 1)
+        .scalar_subquery()
+    )
+    lower = func.coalesce(farthest, after + 1) if newest else after + 1
+    upper = line.c.upper if newest else func.coalesce(farthest, line.c.upper)
+    # Materialised: else the bounds would be worked out anew for every turn.
+    bounds = select(line.c.owner, lower.label("lower"), upper.label("upper")).cte("bounds").prefix_with("MATERIALIZED")
+    within = and_(entry.c.conversation_key == bounds.c.owner, entry.c.seq.between(bounds.c.lower, bounds.c.upper))
+    found = select(bounds.c.owner, entry.c.seq).select_from(bounds.join(entry, within))
+    return found.order_by(entry.c.seq.desc() if newest else entry.c.seq).limit(count).subquery("chosen")
 
 
 def line_rows() -> Select[Any]:

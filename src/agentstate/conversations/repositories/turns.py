@@ -9,7 +9,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import BigInteger, Executable, Insert, Row, Select, Text, and_, bindparam, delete, func, or_, select
+from sqlalchemy import BigInteger, Executable, Row, Select, Text, and_, bindparam, delete, func, insert, or_, select
 
 from agentstate.conversations.messages import decoded, is_messages
 from agentstate.conversations.models import known_kind, new_turn_id
@@ -72,13 +72,19 @@ class History(Generic[Seen]):
     turns: list[Seen]
 
 
+_GIVEN: dict[str, Any] = {
+    **{column.name: bindparam(f"its_{column.name}", type_=column.type) for column in TURNS.c},
+    **{name: bindparam(f"its_{name}", type_=Text) for name in ("meta", "messages")},
+}
+"""A turn's values; messages and meta are text already."""
+_ADD = insert(TURNS).values(_GIVEN)
+
+
 @cache
-def _add(dialect: str) -> Insert:
-    """Insert a turn whose messages and meta are text already; nothing if its id is taken."""
-    insert = insert_for(dialect)(TURNS)
-    columns = {column.name: bindparam(f"its_{column.name}", type_=column.type) for column in TURNS.c}
-    columns |= {name: bindparam(f"its_{name}", type_=Text) for name in ("meta", "messages")}
-    return insert.values(columns).on_conflict_do_nothing(index_elements=[TURNS.c.id])
+def _add_if_new(dialect: str) -> Executable:
+    """Insert a turn, or nothing if its id is taken."""
+    statement = insert_for(dialect)(TURNS).values(_GIVEN)
+    return statement.on_conflict_do_nothing(index_elements=[TURNS.c.id]).returning(TURNS.c.id)
 
 
 @cache
@@ -110,18 +116,27 @@ class Turns(Repository):
 
     def add(self, values: dict[str, Any]) -> None:
         """Insert one turn under an id of our own making; `messages` and `meta` are given as their stored text."""
-        self._insert(values, _add(self.connection.dialect.name))
+        self._insert(values, _ADD)
 
     def add_if_new(self, values: dict[str, Any]) -> bool:
         """Insert one turn unless its id is taken; return whether it was inserted."""
-        statement = _add(self.connection.dialect.name).returning(TURNS.c.id)
-        return self._insert(values, statement).first() is not None
+        return self._insert(values, _add_if_new(self.connection.dialect.name)).first() is not None
 
     def add_many(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Insert turns whose ids are known to be free, in as few statements as the driver needs."""
+        """Insert turns whose ids are known to be free, in as few statements as the driver needs.
+
+        Raises `ConstraintViolated` if, on a server, somebody has just taken one of them.
+        """
         parameters = [{f"its_{name}": value for name, value in row.items()} for row in rows]
         if parameters:
-            self.connection.execute(_add(self.connection.dialect.name), parameters)
+            self.connection.execute(_ADD, parameters)
+
+    def add_new(self, rows: Sequence[dict[str, Any]]) -> set[str]:
+        """Insert those of the turns whose ids are free, in as few statements as the driver needs; return these ids."""
+        parameters = [{f"its_{name}": value for name, value in row.items()} for row in rows]
+        if not parameters:
+            return set()
+        return set(self.connection.execute(_add_if_new(self.connection.dialect.name), parameters).scalars())
 
     def _insert(self, values: dict[str, Any], statement: Any) -> Any:
         return self.connection.execute(statement, {f"its_{name}": value for name, value in values.items()})
@@ -210,8 +225,7 @@ class Turns(Repository):
         ]
 
     def walk_texts(self, key: str) -> Iterator[str]:
-        """Yield the stored messages of the turns that the conversation sees, by seq, undecoded; no more than a page
-        of them is in memory."""
+        """Yield the stored messages of each turn that the conversation sees, by seq; few are in memory at once."""
         rows = self._history(SAID, key, 0, _PAGE, None)[1]
         while rows:
             yield from (row.messages for row in rows)

@@ -17,6 +17,7 @@ from agentstate.conversations.models import (
     Conversation,
     TurnKind,
     effective_summary,
+    fork_key,
     new_turn_id,
     subagent_key,
     task_id,
@@ -26,7 +27,7 @@ from agentstate.conversations.repositories import Conversations, Turns
 from agentstate.conversations.workflows.turns import append, change
 from agentstate.db.types import plain_text
 from agentstate.db.uow import UnitOfWork
-from agentstate.errors import ConversationEnded, ConversationNotFound, InvalidValue
+from agentstate.errors import ConversationEnded, ConversationExists, ConversationNotFound, InvalidValue
 from agentstate.identity import identifier
 
 
@@ -53,6 +54,7 @@ def fork(
     identifier(child_key, "child_key")
     plain_text(label, "label")
     _check_at_seq(at_seq, inherit)
+    meta_text(meta)  # so that what is refused is named by its own place
     note = {**(meta or {}), "child": child_key, "inherit": bool(inherit)} | (
         {} if at_seq is None else {"at_seq": at_seq}
     )
@@ -92,21 +94,39 @@ def fork(
     return made
 
 
+def fork_to_free_key(work: UnitOfWork, parent_key: str, *, label: str = "", inherit: bool = False) -> Conversation:
+    """Fork a conversation to its usual key, `<parent>:fork:<UTC second>`, with -2, -3 … if that is taken; as `fork`."""
+    usual = candidate = fork_key(parent_key, work.now)
+    number = 1
+    while True:
+        try:
+            return fork(work, parent_key, candidate, label=label, inherit=inherit)
+        except ConversationExists:
+            number += 1
+            candidate = f"{usual}-{number}"
+
+
 def spawn(
-    work: UnitOfWork, conductor_key: str, task: str, *, label: str = "", key: str | None = None, inherit: bool = False
+    work: UnitOfWork,
+    conductor_key: str,
+    task_id: str,
+    *,
+    label: str = "",
+    key: str | None = None,
+    inherit: bool = False,
 ) -> str:
     """Fork a conversation for a sub-agent that works on a task, and return its key, `subagent:<task>` if none is given.
 
     Raises `ConversationExists` when the task has one already: a new task is not piled onto an old one.
     """
-    identifier(task, "task_id")
+    identifier(task_id, "task_id")
     child = fork(
         work,
         conductor_key,
-        subagent_key(task) if key is None else key,
-        label=label or task,
+        subagent_key(task_id) if key is None else key,
+        label=label or task_id,
         inherit=inherit,
-        meta={"task_id": task},
+        meta={"task_id": task_id},
     )
     return child.key
 
@@ -122,7 +142,7 @@ def complete(work: UnitOfWork, key: str, status: str = COMPLETED) -> None:
     Raises `InvalidValue` for a status that is no end, `ConversationNotFound`, and `ConversationEnded` when it has
     ended another way.
     """
-    if status not in ENDED:
+    if identifier(status, "status") not in ENDED:
         raise InvalidValue("status", f"{status!r} is no end; one of {', '.join(sorted(ENDED))} is")
     row = Conversations(work).find_row(key, lock=True)
     if row is None:

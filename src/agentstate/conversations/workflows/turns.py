@@ -37,6 +37,12 @@ from agentstate.identity import identifier
 AUTHORITATIVE = frozenset({"system", "developer"})
 """Roles that a model obeys."""
 
+_HEARSAY_NAMES: dict[int, str] = {
+    TurnKind.REPORT: "report",
+    TurnKind.QUESTION: "question",
+    TurnKind.PLAN_SUBMIT: "plan",
+}
+
 
 def create(work: UnitOfWork, key: str, *, label: str = "", status: str = ACTIVE) -> Conversation:
     """Make an empty conversation; raises `ConversationExists`, after which the unit of work goes on."""
@@ -116,9 +122,14 @@ def set_label(work: UnitOfWork, key: str, label: str) -> None:
 
 def check_hearsay(kind: int, messages: Sequence[Message], origin_key: str | None) -> None:
     """Raise `OriginMissing` or `ReportRoleRefused` unless a report, question or plan is one (SE-10)."""
-    name = {TurnKind.REPORT: "report", TurnKind.QUESTION: "question", TurnKind.PLAN_SUBMIT: "plan"}[TurnKind(kind)]
     if origin_key is None:
-        raise OriginMissing(name)
+        raise OriginMissing(_HEARSAY_NAMES[kind])
+    check_voice(kind, messages)
+
+
+def check_voice(kind: int, messages: Sequence[Message]) -> None:
+    """Raise `ReportRoleRefused` unless the messages of a report, question or plan speak as a user."""
+    name = _HEARSAY_NAMES[kind]
     for message in messages:
         if message["role"] in AUTHORITATIVE:
             raise ReportRoleRefused(name, message["role"])

@@ -37,6 +37,21 @@ FACTS: dict[str, Any] = {
     "expected": "0003",
     "tables": ("books", "loans"),
     "hint": "it is the library's",
+    "key": "agent:ada:main",
+    "conversation_key": "agent:ada:main",
+    "turn_id": "turn-17",
+    "seq": 17,
+    "status": "completed",
+    "inheriting": ("agent:ada:idea",),
+    "running": ("subagent:scout-1",),
+    "actual": "0004",
+    "prefix": "agent:",
+    "candidates": ("agent:ada:main", "agent:bob:main"),
+    "path": "/srv/sessions.db",
+    "failures": {"agent:ada:main": "disk full"},
+    "size": 34_603_008,
+    "limit": 33_554_432,
+    "role": "system",
 }
 
 # What a message need not repeat: a word that it spells out, and a marker that is in the detail.
@@ -169,6 +184,7 @@ def spoken(fact: Any) -> list[str]:
 
 # Errors whose reason or detail, given where they are raised, says what is wrong with what the caller can change.
 SELF_EXPLAINING = {"InvalidValue", "InvalidIdentifier", "InvalidRole", "InvalidSetting", "NothingToApprove", "TooLarge"}
+SELF_EXPLAINING |= {"InvalidMessage", "EmptyTurn", "EmptySummary", "InvalidCursor"}
 DESCRIBING = {"StashError", "DatabaseUnavailable", "DatabaseError", "CannotAdopt", "ConstraintViolated", "Forbidden"}
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from datetime import datetime, timedelta
 from enum import IntEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from agentstate._lazy import LazyModule
@@ -227,14 +228,22 @@ def import_sessions(path: str | os.PathLike[str], dry_run: bool = False, *, data
 
 def _plain(record: object) -> dict[str, Any]:
     """Return a record as JSON knows it; what callers stored, messages and meta, is handed out as it is."""
-    return {field.name: _plain_value(getattr(record, field.name)) for field in fields(cast(Any, record))}
+    return {name: _plain_value(getattr(record, name)) for name in _names(cast(Any, type(record)))}
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def _plain_value(value: object) -> object:
+    if value is None or type(value) in _PLAIN:
+        return value
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, tuple):
         return [_plain_value(entry) for entry in value]
-    if is_dataclass(value):
-        return _plain(value)
-    return int(value) if isinstance(value, IntEnum) else value
+    return int(value) if isinstance(value, IntEnum) else _plain(value)
+
+
+_PLAIN = (str, int, bool, list, dict)

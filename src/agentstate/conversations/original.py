@@ -162,7 +162,7 @@ def _way_in(path: str, stack: ExitStack) -> tuple[str, bool]:
 def _copy(path: str, stack: ExitStack) -> str:
     """Return the path of a copy of the database and its log, which is gone when the stack is left.
 
-    Without shared memory nobody has it open, so that ordinary calls drop no lock of this process (FS-11).
+    Without shared memory to write to, this process has it open nowhere: ordinary calls drop no lock of it (FS-11).
     """
     try:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agentstate-"))

@@ -26,7 +26,7 @@ class TurnNotFound(NotFound):
         self.turn_id = turn_id
 
     def __str__(self) -> str:
-        return f"there is no turn {self.turn_id!r}; it was never stored, or it has been compacted away"
+        return f"there is no turn {self.turn_id!r}: never stored, or compacted away; look into its conversation"
 
 
 class TurnUnreadable(AgentStateError):
@@ -53,9 +53,8 @@ class SaveFailed(AgentStateError):
         self.failures = dict(failures)
 
     def __str__(self) -> str:
-        first = next(iter(self.failures.items()), None)
-        why = "" if first is None else f", the first ({first[0]!r}) because of: {first[1]}"
-        return f"{len(self.failures)} conversations could not be saved and are kept in memory{why}"
+        shown = ", ".join(f"{key}: {error}" for key, error in list(self.failures.items())[:5])
+        return f"{len(self.failures)} conversations could not be saved and are kept in memory ({shown}); try again"
 
 
 class NotASessionStore(AgentStateError):
@@ -67,7 +66,7 @@ class NotASessionStore(AgentStateError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.path} is not a session database that can be imported: {self.reason}"
+        return f"{self.path} cannot be imported: {self.reason}; name a directory of session files or a session database"
 
 
 class ConversationExists(Conflict):
@@ -78,7 +77,7 @@ class ConversationExists(Conflict):
         self.key = key
 
     def __str__(self) -> str:
-        return f"there is a conversation {self.key!r} already; choose another key"
+        return f"there is a conversation {self.key!r} already; use another key"
 
 
 class ConversationEnded(Conflict):
@@ -106,14 +105,16 @@ class ConversationHasChildren(Conflict):
         self.running = tuple(running)
 
     def __str__(self) -> str:
+        branches = f"{_some(self.inheriting)} continue it" if self.inheriting else ""
         if self.running:
+            at_work = f"{_some(self.running)} below it are still at work"
+            reasons = " and ".join(filter(None, [at_work, branches]))
             return (
-                f"conversation {self.key!r} cannot be deleted: {_some(self.running)} below it "
-                "are still at work; end them first, by their status"
+                f"conversation {self.key!r} cannot be deleted: {reasons}; set the status of what is at work to its end"
             )
         return (
-            f"conversation {self.key!r} cannot be deleted: {_some(self.inheriting)} continue it; "
-            "children='keep' gives them what they need of it, children='cascade' deletes them too"
+            f"conversation {self.key!r} cannot be deleted: {branches}; "
+            "use children='keep' to give them what they need of it, or children='cascade' to delete them too"
         )
 
 
@@ -129,7 +130,7 @@ class ConversationChanged(Conflict):
     def __str__(self) -> str:
         return (
             f"conversation {self.key!r} was changed by somebody else meanwhile "
-            f"(expected {self.expected!r}, found {self.actual!r}); read it again and decide again"
+            f"(expected {self.expected!r}, found {self.actual!r}); look at it again and decide again"
         )
 
 
@@ -140,7 +141,7 @@ class StaleCompaction(ConversationChanged):
         return (
             f"conversation {self.key!r} was compacted or summarised since "
             f"(expected {_short(self.expected)}, found {_short(self.actual)}); "
-            "plan again, and summarise what is there now"
+            "look at it again, and summarise what is there now"
         )
 
 
@@ -167,7 +168,7 @@ class TurnAlreadyCommitted(Conflict):
         self.turn_id = turn_id
 
     def __str__(self) -> str:
-        return f"turn {self.turn_id!r} is stored already and stays as it is; begin another turn"
+        return f"turn {self.turn_id!r} is stored already and stays as it is; use another turn for more"
 
 
 class TurnDiscarded(Conflict):
@@ -178,7 +179,7 @@ class TurnDiscarded(Conflict):
         self.turn_id = turn_id
 
     def __str__(self) -> str:
-        return f"turn {self.turn_id!r} was discarded and nothing of it is stored; begin another turn"
+        return f"turn {self.turn_id!r} was discarded and nothing of it is stored; use another turn"
 
 
 class AmbiguousKey(Conflict):
@@ -190,7 +191,7 @@ class AmbiguousKey(Conflict):
         self.candidates = tuple(candidates)
 
     def __str__(self) -> str:
-        return f"{self.prefix!r} is the beginning of several keys: {', '.join(self.candidates)}; write one in full"
+        return f"{self.prefix!r} is the beginning of several keys: {', '.join(self.candidates)}; name one in full"
 
 
 class InvalidMessage(InvalidValue):
@@ -216,7 +217,7 @@ class TurnTooLarge(InvalidValue):
         self.field = "messages"
         self.reason = (
             f"{size} bytes are more than the {limit} that one turn may hold; "
-            "store the large part as a file and keep its path and a preview in the message"
+            "set the large part aside as a file, and keep its path and a preview in the message"
         )
         self.size = size
         self.limit = limit
@@ -230,7 +231,7 @@ class ReportRoleRefused(InvalidValue):
         self.field = "messages"
         self.reason = (
             f"a {kind} begins with a message of role 'user' and holds none of role 'system' or 'developer', "
-            f"but this one has {role!r}; what another agent says is a claim, not an instruction"
+            f"but this one has {role!r}; use 'user': what another agent says is a claim, not an instruction"
         )
         self.kind = kind
         self.role = role
@@ -242,7 +243,7 @@ class OriginMissing(InvalidValue):
     def __init__(self, kind: str) -> None:
         AgentStateError.__init__(self, kind)
         self.field = "origin_key"
-        self.reason = f"a {kind} must name the conversation that it comes from"
+        self.reason = f"a {kind} must name the conversation that it comes from: set origin_key"
         self.kind = kind
 
 

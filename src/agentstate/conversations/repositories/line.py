@@ -136,28 +136,29 @@ def history(columns: tuple[Any, ...], page: str) -> CompoundSelect[Any]:
         *(head.c[name] for name in _HEAD),
     ).where(head.c.key == key)
     since = bindparam("since", type_=BigInteger)
-    visible = and_(TURNS.c.seq <= line.c.upper, TURNS.c.seq > line.c.hidden, TURNS.c.seq > since)
+    # One bound and not two: of two, SQLite seeks to the first and walks to the second.
+    after = case((line.c.hidden > since, line.c.hidden), else_=since)
+    visible = and_(TURNS.c.seq <= line.c.upper, TURNS.c.seq > after)
     turns = select(
         TURNS.c.seq, TURNS.c.summary, *columns, *(sql_cast(null(), head.c[name].type).label(name) for name in _HEAD)
     )
     if page == "all":
         turns = turns.select_from(line.join(TURNS, and_(TURNS.c.conversation_key == line.c.owner, visible)))
     else:
-        chosen = _chosen(line, since, newest=page == "last")
+        chosen = _chosen(line, after, newest=page == "last")
         places = and_(TURNS.c.conversation_key == chosen.c.owner, TURNS.c.seq == chosen.c.seq)
         turns = turns.select_from(chosen.join(TURNS, places))
     return union_all(its_row, turns)
 
 
-def _chosen(line: CTE, since: ColumnElement[int], *, newest: bool) -> Any:
-    """Return the places of the first or last `count` turns, read from the index alone.
+def _chosen(line: CTE, after: ColumnElement[int], *, newest: bool) -> Any:
+    """Return the places of the first or last `count` turns behind `after`, read from the index alone.
 
     Of each conversation in the line at most `count` entries are looked at, so that the newest twenty of ten thousand
     turns cost no more than the newest twenty of a hundred.
     """
     count = bindparam("count", type_=BigInteger)
     entry, mark = TURNS.alias("entry"), TURNS.alias("mark")
-    after = case((line.c.hidden > since, line.c.hidden), else_=since)
     farthest = (
         select(mark.c.seq)
         .where(mark.c.conversation_key == line.c.owner, mark.c.seq <= line.c.upper, mark.c.seq > after)

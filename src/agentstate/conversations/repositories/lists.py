@@ -39,6 +39,7 @@ SORTS = ("key", "created", "updated")
 MAX_LIMIT = 1_000
 
 _INFO = tuple(column for column in CONVERSATIONS.c if column.name not in ("next_seq", "imported_from"))
+_NAMES = tuple(column.name for column in _INFO)
 _KEY = bindparam("its_key", type_=CONVERSATIONS.c.key.type)
 
 
@@ -232,5 +233,5 @@ def _position(dialect: str, wanted: Wanted) -> dict[str, Any]:
 
 
 def _info(values: Mapping[Any, Any]) -> ConversationInfo:
-    columns = {column.name: values[column.name] for column in _INFO}
+    columns = {name: values[name] for name in _NAMES}
     return ConversationInfo(**columns, short_key=short_key(values["key"]), turn_count=values["turn_count"])

@@ -9,7 +9,21 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import BigInteger, Executable, Row, Select, Text, and_, bindparam, delete, func, insert, or_, select
+from sqlalchemy import (
+    BigInteger,
+    Executable,
+    Row,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+)
 
 from agentstate.conversations.messages import decoded, is_messages
 from agentstate.conversations.models import known_kind, new_turn_id
@@ -37,10 +51,13 @@ Seen = TypeVar("Seen")
 _KEY = bindparam("its_key", type_=CONVERSATIONS.c.key.type)
 _VISIBLE = and_(TURNS.c.conversation_key == CONVERSATIONS.c.key, TURNS.c.seq > CONVERSATIONS.c.compacted_seq)
 _FIND = select(*WHOLE).where(TURNS.c.id == bindparam("its_id", type_=TURNS.c.id.type))
+_SINCE = bindparam("since", type_=BigInteger)
+# One bound and not two: of two, SQLite seeks to the first and walks to the second.
+_AFTER = case((CONVERSATIONS.c.compacted_seq > _SINCE, CONVERSATIONS.c.compacted_seq), else_=_SINCE)
 _OWN = (
     select(*WHOLE)
-    .join(CONVERSATIONS, _VISIBLE)
-    .where(CONVERSATIONS.c.key == _KEY, TURNS.c.seq > bindparam("since", type_=BigInteger))
+    .join(CONVERSATIONS, and_(TURNS.c.conversation_key == CONVERSATIONS.c.key, TURNS.c.seq > _AFTER))
+    .where(CONVERSATIONS.c.key == _KEY)
     .order_by(TURNS.c.seq)
 )
 _LAST = select(*WHOLE).join(CONVERSATIONS, _VISIBLE).where(CONVERSATIONS.c.key == _KEY).order_by(TURNS.c.seq.desc())

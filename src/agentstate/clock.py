@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+_SHORTEST_REST = 0.005
+_LONGEST_REST = 0.1
 
 
 def utc_now() -> datetime:
@@ -23,3 +26,20 @@ def monotonic() -> float:
 def pause(seconds: float) -> None:
     """Wait for that many seconds, outside any transaction."""
     time.sleep(seconds)
+
+
+def rest_after(work: float) -> None:
+    """Wait as long as a piece of work took, in seconds, but 5 to 100 ms: others take their turn before the next piece.
+
+    Outside any transaction. SQLite queues nobody: who waits for the lock asks for it again and again, and must find it
+    free (LK-07).
+    """
+    pause(min(max(work, _SHORTEST_REST), _LONGEST_REST))
+
+
+def earlier(instant: datetime, age: timedelta) -> datetime:
+    """Return the instant that lies `age` before an aware one, or the first there is where that would be before all."""
+    try:
+        return instant - age
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)

@@ -348,6 +348,23 @@ def test_an_id_that_is_taken_is_replaced(database: Database, outbox: Path) -> No
     assert len({*ids, "id 0", "id 1", "id 2"}) == 6
 
 
+def test_two_copies_in_one_directory_are_both_whole(database: Database, outbox: Path) -> None:
+    """A parent and its branch are exported with the same turns; a dry run says that as the import does."""
+    with Database.memory() as source:
+        with source.write(now=NOON) as work:
+            a_conversation(work, "k", turns=2)
+        document = exported(source, "k")
+    put(outbox, "a.json", document)
+    put(outbox, "b.json", {**document, "key": "copy"})
+    rehearsed = brought(database, outbox, dry_run=True)
+
+    entries = brought(database, outbox)
+
+    assert [entry.flags for entry in entries.values()] == [(), ("turn_id_replaced",)]
+    assert [entry.flags for entry in rehearsed.values()] == [(), ("turn_id_replaced",)]
+    assert texts(database, "k") == texts(database, "copy") == ["1", "2"]
+
+
 def test_two_copies_that_come_in_at_once_are_both_whole(database: Database, tmp_path: Path) -> None:
     """PG-05: both find the ids free; the one whose turns arrive second lost them without a word."""
     with Database.memory() as source:

@@ -187,24 +187,27 @@ with Database.open(sys.argv[1]) as database:
 """
 
 
-def test_a_closed_directory_is_brought_in_once(ground: Path) -> None:
-    """IM-02: where files cannot be renamed, all messages were appended again at every start."""
+@pytest.mark.parametrize("mode", [0o555, 0o1777], ids=["closed", "shared"])
+def test_a_directory_in_which_nothing_can_be_renamed_is_brought_in_once(ground: Path, mode: int) -> None:
+    """IM-02: all messages were appended again at every start, and a new name was taken each time."""
+    if mode == 0o1777 and not AS_ROOT:
+        pytest.skip("a shared directory needs files of another user, hence root")
     state, inbox = ground / "state", ground / "sessions"
     state.mkdir()
     path = made(state / "agent.db")
-    put(inbox, "a.json", GOOD)
+    put(inbox, "a.json", GOOD).chmod(0o644)
     put(inbox, "secret.json", a_document("secret")).chmod(0)
     if AS_ROOT:
         os.chown(state, NOBODY, NOBODY)
         os.chown(path, NOBODY, NOBODY)
-        os.chown(inbox / "a.json", NOBODY, NOBODY)
-    inbox.chmod(0o555)
+    inbox.chmod(mode)
 
     lines = finished(as_nobody(AS_NOBODY, path, inbox)).splitlines()
 
     secret = ("secret.json", "failed", "unreadable: Permission denied", None)
     first, again = (("a.json", outcome, "", False) for outcome in ("imported", "already"))
     assert lines == [f"{[first, secret]} 1", f"{[again, secret]} 1", f"{[again, secret]} 1"]
+    assert names(inbox) == ["a.json", "secret.json"]
     with Database.open(path) as database:
         assert texts(database, "good") == ["Grüße"]
 

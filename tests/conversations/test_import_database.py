@@ -170,6 +170,18 @@ def test_a_time_that_is_missing_is_guessed_from_the_other_one_or_the_file(
     assert turns(database, "turn without")[0].created_at.hour == 10
 
 
+def test_seconds_that_are_no_time_are_guessed_too(database: Database, store: OriginalStore) -> None:
+    """IM-08: milliseconds where seconds belong, Go's zero time, and NULL where the columns allow it."""
+    store.make(SEED_SCHEMA.replace("created_at INTEGER NOT NULL", "created_at INTEGER"))
+    for key, created in {"milliseconds": 1_795_942_800_000, "year 1": -62_135_596_800, "null": None}.items():
+        store.session(key, created_at=created, updated_at=1_795_946_400)
+
+    report = imported(database, store)
+
+    assert {one.flags for one in report.entries} == {("time_guessed",)}
+    assert {one.created_at for one in conversations(database)} == {datetime(2026, 11, 29, 10, 0, tzinfo=UTC)}
+
+
 def test_a_conversation_was_not_last_used_before_it_was_made(database: Database, store: OriginalStore) -> None:
     """Section 12: a clock that was set back made it so."""
     store.session(MAIN, updated_at="2026-11-28T00:00:00Z")

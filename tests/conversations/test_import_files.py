@@ -15,11 +15,12 @@ from agentstate.conversations.history import provider_messages
 from agentstate.conversations.importer import import_sessions
 from agentstate.conversations.prune import prune
 from agentstate.conversations.records import ImportEntry, ImportReport, Repairs
-from agentstate.conversations.workflows import append, create, set_label, set_status, set_summary
+from agentstate.conversations.workflows import append, create, fork, set_label, set_status, set_summary
 from agentstate.db.database import Database
 from agentstate.errors import InvalidValue
 from builders import NOON, a_conversation, a_turn, finished, python, said
 from conversation_helpers import everything, texts
+from postgres_server import Server
 from session_files import a_document, brought, compact, names, outcomes, put, row, stored_text, turns
 
 TELEGRAM = """{"key": "telegram:12345",
@@ -307,6 +308,7 @@ def test_the_same_messages_are_here_already_however_they_are_divided(database: D
     with database.write(now=NOON) as work:
         create(work, "k")
         append(work, "k", document["messages"][:1])
+        fork(work, "k", "child")
         append(work, "k", document["messages"][1:])
     before = everything(database)
     put(inbox, "a.json", document)
@@ -575,6 +577,28 @@ def test_two_importers_bring_each_session_in_once(database: Database, inbox: Pat
     # Which of two free names it gets depends on who renames it.
     assert {path.name.partition(".migrated")[0] for path in inbox.iterdir()} == {f"{key}.json" for key in documents}
     assert len(names(inbox)) == 30
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["unused", "used"])
+def test_a_conversation_that_is_made_meanwhile_is_seen(
+    server: Server, server_database: Database, inbox: Path, used: bool
+) -> None:
+    """IM-06: its role starts while its history is brought in; neither of them fails."""
+    put(inbox, "a.json", a_document("k", "1", "2"))
+
+    with ThreadPoolExecutor(1) as pool:
+        with server_database.write(now=NOON) as work:
+            create(work, "k", label="mine")
+            if used:
+                a_turn(work, "k", "other")
+            waiting = pool.submit(brought, server_database, inbox)
+            while not waiting.done() and not server.rows("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                pass
+        entry = waiting.result()["a.json"]
+
+    assert entry.outcome == ("conflict" if used else "imported")
+    assert texts(server_database, "k") == (["other"] if used else ["1", "2"])
+    assert row(server_database, "k").label == "mine"
 
 
 # --- a really large session ------------------------------------------------------------------------------------------

@@ -129,6 +129,29 @@ def test_a_replacement_does_not_hide_what_came_between_ones_own_saves(
     assert texts(database, MAIN) == ["1", "a1", "b1"]
 
 
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_replacement_of_unknown_fate_hides_nothing_of_others(
+    two: tuple[LegacySessions, LegacySessions], database: Database, landed: bool
+) -> None:
+    """LK-04, LK-09: looking at the list meanwhile does not make a replacement right that was made without it."""
+    a, b = two
+    a.set_history(MAIN, [said("new")])
+    with failing_commit(database, stored=landed), pytest.raises(Injected):
+        a.save(MAIN)
+    b.add_message(MAIN, "user", "b1")
+    b.save(MAIN)
+    seen = contents(a.get_history(MAIN))
+
+    if landed:
+        a.save(MAIN)
+    else:
+        with pytest.raises(ConversationChanged):
+            a.save(MAIN)
+
+    assert seen == ["new"]
+    assert texts(database, MAIN) == (["new", "b1"] if landed else ["1", "b1"])
+
+
 def test_reading_anew_makes_a_replacement_right(two: tuple[LegacySessions, LegacySessions], database: Database) -> None:
     """LK-04: what was read may be replaced; and what is replaced by one is gone from the other's list."""
     a, b = two
@@ -249,6 +272,46 @@ def test_the_same_words_later_are_another_message(two: tuple[LegacySessions, Leg
     a.save(MAIN)
 
     assert contents(a.get_history(MAIN)) == ["1", "yes", "something else", "yes"]
+
+
+def test_a_noted_message_is_awaited_once(two: tuple[LegacySessions, LegacySessions]) -> None:
+    """SE-11: the first equal message is the stored one, the second is the user's own."""
+    a, _ = two
+    append_directly(a, said("yes"))
+    a.advance_stored(MAIN, 1)
+
+    a.add_message(MAIN, "user", "yes")
+    a.add_message(MAIN, "user", "yes")
+
+    assert contents(a.get_history(MAIN)) == ["1", "yes", "yes"]
+
+
+def test_a_replacement_awaits_nothing(two: tuple[LegacySessions, LegacySessions], database: Database) -> None:
+    """LK-04: it hides the noted message, so that an equal one added afterwards is all there is of it."""
+    a, _ = two
+    append_directly(a, REPORT)
+    a.advance_stored(MAIN, 1)
+
+    a.set_history(MAIN, [said("new")])
+    a.add_full_message(MAIN, REPORT)
+    a.save(MAIN)
+
+    assert texts(database, MAIN) == ["new", "JWT is enough."]
+
+
+def test_ones_own_turn_behind_anothers_is_no_direct_append(two: tuple[LegacySessions, LegacySessions]) -> None:
+    """Section 11: only what others wrote can be noted, whichever order the turns got."""
+    a, b = two
+    b.add_message(MAIN, "user", "b1")
+    b.save(MAIN)
+    a.add_message(MAIN, "user", "a1")
+    a.save(MAIN)
+
+    with pytest.raises(InvalidValue):
+        a.advance_stored(MAIN, 3)
+    a.advance_stored(MAIN, 2)
+
+    assert contents(a.get_history(MAIN)) == ["1", "b1", "a1"]
 
 
 def test_only_one_of_two_equal_unsaved_messages_is_the_stored_one(two: tuple[LegacySessions, LegacySessions]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from agentstate.conversations import prune as pruning
+from agentstate import clock
 from agentstate.conversations.history import messages
 from agentstate.conversations.models import Conversation
 from agentstate.conversations.prune import prune
@@ -270,10 +270,11 @@ def test_a_tree_in_which_nothing_is_old_is_not_spoken_of(database: Database) -> 
 def test_a_circle_that_raw_sql_made_is_a_tree(database: Database, fresh: bool) -> None:
     """Nothing of ours makes one; a walk to its root would never end, and leaving it out would skip it silently."""
     with database.write(now=NOON) as work:
+        add(work, "0, hanging on it", status="completed", used=CUTOFF if fresh else LONG_AGO)
         for key in ("c", "b", "a"):
             add(work, key)
-        add(work, "hanging on it", "b", status="completed", used=CUTOFF if fresh else LONG_AGO)
         add(work, "its own parent")
+    run_sql(database, "UPDATE conversations SET parent_key = 'b' WHERE key = '0, hanging on it'")
     run_sql(database, "UPDATE conversations SET parent_key = 'b', inherited_seq = 1 WHERE key = 'c'")
     run_sql(database, "UPDATE conversations SET parent_key = 'a', inherited_seq = 1 WHERE key = 'b'")
     run_sql(database, "UPDATE conversations SET parent_key = 'c', inherited_seq = 1 WHERE key = 'a'")
@@ -284,7 +285,7 @@ def test_a_circle_that_raw_sql_made_is_a_tree(database: Database, fresh: bool) -
     assert done.roots == (
         {"deleted": ("its own parent",), "in_use": ("a",)} if fresh else {"deleted": ("a", "its own parent")}
     )
-    assert keys(database) == (["a", "b", "c", "hanging on it"] if fresh else [])
+    assert keys(database) == (["0, hanging on it", "a", "b", "c"] if fresh else [])
 
 
 def test_a_conversation_whose_parent_is_missing_is_a_root(file_database: Database, path: Path) -> None:
@@ -581,7 +582,7 @@ def test_a_dry_run_needs_no_right_to_write(file_database: Database, path: Path) 
 def test_a_hundred_roots_are_named_per_reason(database: Database) -> None:
     """A report is for a person, and an import may have brought in thousands."""
     with database.write(now=NOON) as work:
-        for number in range(101):
+        for number in reversed(range(101)):
             add(work, f"old {number:03}")
             add(work, f"imported {number:03}", imported_at=NOON)
 
@@ -736,7 +737,7 @@ def a_row(key: str, seq: int) -> dict[str, Any]:
 def test_between_two_transactions_others_get_their_turn(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """LK-07: SQLite queues nobody, and a loop that takes the lock again at once starves who waits for it."""
     pauses: list[float] = []
-    monkeypatch.setattr(pruning, "pause", pauses.append)
+    monkeypatch.setattr(clock, "pause", pauses.append)
     with database.write(now=NOON) as work:
         for number in range(450):
             add(work, f"k-{number:03}")
@@ -745,6 +746,19 @@ def test_between_two_transactions_others_get_their_turn(database: Database, monk
 
     assert len(pauses) == 2
     assert all(0.005 <= seconds <= 0.1 for seconds in pauses)
+
+
+@pytest.mark.parametrize(("took", "waits"), [(0.0, 0.005), (0.05, 0.05), (9.0, 0.1)])
+def test_others_get_as_much_time_as_a_transaction_took(
+    monkeypatch: pytest.MonkeyPatch, took: float, waits: float
+) -> None:
+    """LK-07: too short and nobody finds the lock free, too long and maintenance takes all night."""
+    pauses: list[float] = []
+    monkeypatch.setattr(clock, "pause", pauses.append)
+
+    clock.rest_after(took)
+
+    assert pauses == [waits]
 
 
 def test_no_statement_reads_a_body_or_has_more_than_500_ids(database: Database) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from agentstate.conversations import history, workflows
 from agentstate.conversations.repositories import Turns
@@ -130,6 +132,44 @@ def test_the_newest_twenty_of_ten_thousand_are_twenty_bodies(database: Database)
 
     assert [turn.messages for turn in found] == [[said(str(seq))] for seq in range(9_981, 10_001)]
     assert caught.value.seq == 9_980
+
+
+def looked_at(plan: dict[str, Any], table: str) -> int:
+    """Return how many rows of the table the server looked at while it carried out a plan."""
+    own = 0
+    if plan.get("Relation Name") == table:
+        own = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+    return int(own + sum(looked_at(part, table) for part in plan.get("Plans", [])))
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_server_looks_at_no_other_conversation(server_database: Database, analyzed: bool) -> None:
+    """It took every line for a hundred conversations, and read the whole table, whose rows are bodies."""
+    with server_database.write() as work:
+        many_turns(work, 10_000)
+        workflows.fork(work, MAIN, "branch", inherit=True)
+        if analyzed:
+            work.connection.exec_driver_sql("ANALYZE conversations, turns")
+    reads: dict[str, Callable[[UnitOfWork], object]] = {
+        "newest": lambda work: Turns(work).list_history("branch", last=20),
+        "page": lambda work: Turns(work).list_history("branch", since_seq=9_980, limit=20),
+        "end": lambda work: Turns(work).list_history("branch", since_seq=9_980),
+        "own page": lambda work: Turns(work).list_turns(MAIN, 9_980, 20),
+        "last": lambda work: Turns(work).find_last(MAIN),
+    }
+    asked: list[tuple[str, Any]] = []
+    found: dict[str, int] = {}
+
+    event.listen(server_database._engine, "before_cursor_execute", lambda *of: asked.append((of[2], of[3])))
+    for name, read in reads.items():
+        with server_database.read() as work:
+            read(work)
+            (plan,) = work.connection.exec_driver_sql(
+                f"EXPLAIN (ANALYZE, FORMAT JSON) {asked[-1][0]}", asked[-1][1]
+            ).scalar_one()
+        found[name] = looked_at(plan["Plan"], "turns")
+
+    assert all(1 <= rows <= 100 for rows in found.values()), found
 
 
 # --- what a fork stores ----------------------------------------------------------------------------------------------

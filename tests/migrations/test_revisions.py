@@ -166,7 +166,10 @@ def test_the_revisions_make_the_schema_of_the_models(path: Path) -> None:
     assert any("ON DELETE CASCADE" in definition for definition in schema(path)["table pending_approval_repo"])
 
 
-def test_rebuilding_a_parent_table_keeps_its_children(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("parent", "child"), [("pending_approval", "pending_approval_repo"), ("conversations", "turns")]
+)
+def test_rebuilding_a_parent_table_keeps_its_children(path: Path, parent: str, child: str) -> None:
     """MG-01: with foreign keys on, the DROP in a rebuild deleted every child row, and the exit code was 0."""
     with Database.open(path, "rwc") as database:
         upgrade(database)
@@ -175,14 +178,15 @@ def test_rebuilding_a_parent_table_keeps_its_children(path: Path) -> None:
 
         with database.change_schema() as connection:
             operations = Operations(MigrationContext.configure(connection))
-            with operations.batch_alter_table("pending_approval", recreate="always"):
+            with operations.batch_alter_table(parent, recreate="always"):
                 pass
         with database.write() as work:
             switch = work.session.connection().exec_driver_sql("PRAGMA foreign_keys").scalar_one()
 
     assert contents(path) == before
-    assert before["pending_approval_repo"]
+    assert before[child]
     assert switch == 1
+    assert sql(path, "PRAGMA foreign_key_check") == []
 
 
 def test_a_change_that_leaves_children_without_parents_is_not_kept(path: Path) -> None:

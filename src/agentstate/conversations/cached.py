@@ -91,16 +91,14 @@ class CachedConversation:
         return 0 if self._last is None else self._last[0] - 1
 
     def follows(self, found: History[TurnRecord]) -> bool:
-        """Return whether appends alone explain what was found after `since`; if not, all of it must be read."""
+        """Return whether appends alone explain what was found after `since`; if not, all of it must be read.
+
+        The last turn known must still be there: somebody may have deleted the conversation and begun another one.
+        """
         if self.gone or self.replaced:
             return True
-        turns = found.turns
-        if self._last is not None:
-            if not turns or turns[0].id != self._last[1]:
-                return False
-            turns = turns[1:]
-        appended = list(range(self.next_seq, found.next_seq))
-        return found.compacted_seq == self._compacted_seq and [turn.seq for turn in turns] == appended
+        same = self._last is None or (bool(found.turns) and found.turns[0].id == self._last[1])
+        return same and found.compacted_seq == self._compacted_seq
 
     def take(self, found: History[TurnRecord] | None, *, whole: bool = False) -> None:
         """Learn what is stored now; `found` holds the turns after `since`, or `whole`, all of them.

@@ -7,20 +7,21 @@ the look.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from agentstate.clock import monotonic, pause
+from agentstate.clock import earlier, monotonic, rest_after
 from agentstate.conversations.models import ACTIVE, ENDED, is_running
 from agentstate.conversations.records import PruneReport
 from agentstate.conversations.repositories import Conversations
-from agentstate.conversations.repositories.ages import Age, Ages
+from agentstate.conversations.repositories.ages import Ages
+from agentstate.conversations.trees import Tree, in_batches, stale_trees
 from agentstate.db.database import Database
 from agentstate.db.uow import UnitOfWork
-from agentstate.errors import InvalidValue
+from agentstate.errors import AgentStateError, InvalidValue
 
 OnProgress: TypeAlias = Callable[[int, int], None]
 """Called outside any transaction with the conversations dealt with so far, and how many there are to be deleted."""
@@ -32,26 +33,13 @@ STATUS = "status"
 IN_USE = "in_use"
 IMPORTED = "imported"
 CHANGED = "changed"
+NOT_REACHED = "not reached"
 
-REASONS = (UNKNOWN_TIME, PROTECTED, STATUS, IN_USE, IMPORTED, CHANGED)
+REASONS = (UNKNOWN_TIME, PROTECTED, STATUS, IN_USE, IMPORTED, CHANGED, NOT_REACHED)
 """Why trees are kept, in the order in which the first that applies is taken."""
 
-BATCH_CONVERSATIONS = 200
 BATCH_TURNS = 2_000
 MAX_ROOTS = 100
-
-_SHORTEST_PAUSE = 0.005
-_LONGEST_PAUSE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class _Tree:
-    """A root and everything below it; `candidates` of its members are stale or of unknown time."""
-
-    root: Age
-    members: list[Age]
-    candidates: int
-    turns: int
 
 
 @dataclass(slots=True)
@@ -62,7 +50,8 @@ class _Tally:
     roots: dict[str, list[str]] = field(default_factory=dict)
     deleted_turns: int = 0
 
-    def note(self, outcome: str, tree: _Tree) -> None:
+    def note(self, outcome: str, tree: Tree) -> None:
+        """Count a tree's candidates under what has become of it."""
         self.conversations[outcome] += tree.candidates
         roots = self.roots.setdefault(outcome, [])
         if len(roots) < MAX_ROOTS:
@@ -71,6 +60,7 @@ class _Tally:
             self.deleted_turns += tree.turns
 
     def report(self, cutoff: datetime, *, dry_run: bool) -> PruneReport:
+        """Return what was counted; only reasons that occurred are in it."""
         return PruneReport(
             dry_run,
             cutoff,
@@ -105,50 +95,98 @@ def prune(
     handle that cannot write. Raises `InvalidValue`, and what a unit of work raises, such as `DatabaseBusy`: trees that
     were deleted before that stay deleted, and the next prune goes on from there.
     """
+    report, error = prune_in_part(
+        database,
+        older_than=older_than,
+        dry_run=dry_run,
+        protect=protect,
+        include_imported=include_imported,
+        now=now,
+        on_progress=on_progress,
+    )
+    if error is not None:
+        raise error
+    return report
+
+
+def prune_in_part(
+    database: Database,
+    *,
+    older_than: timedelta,
+    dry_run: bool = False,
+    protect: Iterable[str] = (),
+    include_imported: bool = False,
+    now: datetime | None = None,
+    batch_turns: int = BATCH_TURNS,
+    max_seconds: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> tuple[PruneReport, AgentStateError | None]:
+    """Delete as `prune` does, as far as time and the database allow, and return what was done and what went wrong.
+
+    No batch begins when `max_seconds` have passed since the first; at least one is done. An error ends the deletions,
+    too. What was still to be deleted then is in the report as kept, `not reached`. A transaction deletes up to
+    `batch_turns` turns. Raises what the look raises, before which nothing was deleted.
+    """
     if not isinstance(older_than, timedelta) or older_than < timedelta(0):
         raise InvalidValue("older_than", f"must be a timedelta that is not negative, not {older_than!r}")
     protected = _keys(protect)
     with database.read(now=now) as work:
-        cutoff = _before(work.now, older_than)
+        cutoff = earlier(work.now, older_than)
         ages = Ages(work).list_all()
 
     tally = _Tally()
-    going: list[_Tree] = []
-    for tree in _trees(ages, cutoff):
+    going: list[Tree] = []
+    for tree in stale_trees(ages, cutoff):
         reason = _reason_to_keep(tree, cutoff, protected, include_imported)
         if reason is None and not dry_run:
             going.append(tree)
         else:
             tally.note(reason or DELETED, tree)
-    _delete(database, going, tally, on_progress)
-    return tally.report(cutoff, dry_run=dry_run)
+    error = _delete(database, deque(in_batches(going, batch_turns)), tally, max_seconds, on_progress)
+    return tally.report(cutoff, dry_run=dry_run), error
 
 
-def _delete(database: Database, going: list[_Tree], tally: _Tally, on_progress: OnProgress | None) -> None:
-    """Delete trees batch by batch, and note what became of each."""
-    done, total = 0, sum(len(tree.members) for tree in going)
-    taken: float | None = None
-    for batch in _batches(going):
+def _delete(
+    database: Database,
+    batches: deque[list[Tree]],
+    tally: _Tally,
+    max_seconds: float | None,
+    on_progress: OnProgress | None,
+) -> AgentStateError | None:
+    """Delete trees batch by batch, and note what became of each; return the error that ended it early."""
+    began = monotonic()
+    done, total = 0, sum(len(tree.members) for batch in batches for tree in batch)
+    error: AgentStateError | None = None
+    while batches:
         if on_progress is not None:
             on_progress(done, total)
-        if taken is not None:
-            # SQLite queues nobody: who waits for the lock asks for it again and again, and must find it free (LK-07).
-            pause(min(max(taken, _SHORTEST_PAUSE), _LONGEST_PAUSE))
-        with database.write() as work:
-            started = monotonic()
-            unchanged, changed = _look_again(work, batch)
-            Conversations(work).delete_many(member.key for tree in unchanged for member in tree.members)
-        taken = monotonic() - started
+        try:
+            with database.write() as work:
+                started = monotonic()
+                unchanged, changed = _look_again(work, batches[0])
+                Conversations(work).delete_many(member.key for tree in unchanged for member in tree.members)
+        except AgentStateError as found:
+            error = found
+            break
+        ended = monotonic()
         for tree in unchanged:
             tally.note(DELETED, tree)
         for tree in changed:
             tally.note(CHANGED, tree)
-        done += sum(len(tree.members) for tree in batch)
-    if on_progress is not None and total:
+        done += sum(len(tree.members) for tree in batches.popleft())
+        if max_seconds is not None and ended - began >= max_seconds:
+            break
+        if batches:
+            rest_after(ended - started)
+    for batch in batches:
+        for tree in batch:
+            tally.note(NOT_REACHED, tree)
+    if on_progress is not None and total and error is None:
         on_progress(done, total)
+    return error
 
 
-def _look_again(work: UnitOfWork, batch: list[_Tree]) -> tuple[list[_Tree], list[_Tree]]:
+def _look_again(work: UnitOfWork, batch: list[Tree]) -> tuple[list[Tree], list[Tree]]:
     """Lock trees, and return those to which nothing has happened since they were read, and the others."""
     members = [member for tree in batch for member in tree.members]
     keys = sorted(member.key for member in members)
@@ -156,8 +194,8 @@ def _look_again(work: UnitOfWork, batch: list[_Tree]) -> tuple[list[_Tree], list
     found = {age.key: age for age in Ages(work).list_some(keys)}
     children = Ages(work).count_children(keys)
     expected = Counter(member.parent_key for member in members)
-    unchanged: list[_Tree] = []
-    changed: list[_Tree] = []
+    unchanged: list[Tree] = []
+    changed: list[Tree] = []
     for tree in batch:
         same = all(
             found.get(member.key) == member and children.get(member.key, 0) == expected[member.key]
@@ -167,22 +205,7 @@ def _look_again(work: UnitOfWork, batch: list[_Tree]) -> tuple[list[_Tree], list
     return unchanged, changed
 
 
-def _batches(trees: Iterable[_Tree]) -> Iterator[list[_Tree]]:
-    """Yield trees in groups that one transaction may take, by conversations and by turns; a bigger tree comes alone."""
-    batch: list[_Tree] = []
-    conversations = turns = 0
-    for tree in trees:
-        conversations += len(tree.members)
-        turns += tree.turns
-        if batch and (conversations > BATCH_CONVERSATIONS or turns > BATCH_TURNS):
-            yield batch
-            batch, conversations, turns = [], len(tree.members), tree.turns
-        batch.append(tree)
-    if batch:
-        yield batch
-
-
-def _reason_to_keep(tree: _Tree, cutoff: datetime, protected: frozenset[str], include_imported: bool) -> str | None:
+def _reason_to_keep(tree: Tree, cutoff: datetime, protected: frozenset[str], include_imported: bool) -> str | None:
     if any(member.updated_at is None for member in tree.members):
         return UNKNOWN_TIME
     if any(member.key in protected for member in tree.members):
@@ -197,45 +220,6 @@ def _reason_to_keep(tree: _Tree, cutoff: datetime, protected: frozenset[str], in
     return None
 
 
-def _trees(ages: Iterable[Age], cutoff: datetime) -> list[_Tree]:
-    """Return the trees in which anything is stale or of unknown time, by the keys of their roots."""
-    by_key = {age.key: age for age in ages}
-    members: dict[str, list[Age]] = {}
-    for key, root in _roots(by_key).items():
-        members.setdefault(root, []).append(by_key[key])
-    trees: list[_Tree] = []
-    for root, those in sorted(members.items()):
-        candidates = sum(age.updated_at is None or age.is_stale(cutoff) for age in those)
-        if candidates:
-            trees.append(_Tree(by_key[root], those, candidates, sum(age.turns for age in those)))
-    return trees
-
-
-def _roots(by_key: dict[str, Age]) -> dict[str, str]:
-    """Return for every key the key of its tree's root.
-
-    A conversation whose parent is not there is a root; of a circle, which only raw SQL can make, the smallest key is.
-    """
-    roots: dict[str, str] = {}
-    for start in by_key:
-        path: dict[str, None] = {}
-        key = start
-        while key not in roots and key not in path:
-            path[key] = None
-            parent = by_key[key].parent_key
-            if parent in by_key:
-                key = parent
-            else:
-                roots[key] = key
-        if key in roots:
-            root = roots[key]
-        else:
-            walked = list(path)
-            root = min(walked[walked.index(key) :])
-        roots.update(dict.fromkeys(path, root))
-    return roots
-
-
 def _keys(protect: Iterable[str]) -> frozenset[str]:
     if isinstance(protect, str) or not isinstance(protect, Iterable):
         raise InvalidValue("protect", f"must be several keys, such as a list of them, not {protect!r}")
@@ -244,10 +228,3 @@ def _keys(protect: Iterable[str]) -> frozenset[str]:
         if not isinstance(key, str):
             raise InvalidValue("protect", f"holds {key!r}, which is no key")  # and would protect nothing
     return keys
-
-
-def _before(now: datetime, age: timedelta) -> datetime:
-    try:
-        return now - age
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)  # nothing is that old

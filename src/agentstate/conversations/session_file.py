@@ -29,8 +29,8 @@ KEY_FROM_NAME = "key_from_name"
 TURNS_IGNORED = "turns_ignored"
 SUMMARY_IGNORED = "summary_ignored"
 
-MAX_SEQ = 2**63 - 2
-"""The last seq after which there can be a next one."""
+MAX_SEQ = 2**62 - 1
+"""A last seq after which there is room for as many next ones as anybody will write."""
 
 
 class Unusable(Exception):

@@ -111,6 +111,17 @@ class Conversations(Repository):
         """Return the first `limit` of the keys that begin with the prefix, in order."""
         return lists.keys_from(self.connection, prefix, limit)
 
+    def list_keys_of(self, names: Iterable[str]) -> set[str]:
+        """Return the keys that these agents and people may be using: a name itself, and what begins with `agent:NAME:`.
+
+        Names are taken literally, and that there are conversations under the names themselves is not looked up.
+        """
+        found: set[str] = set()
+        for name in names:
+            found.add(name)
+            found.update(lists.keys_from(self.connection, f"agent:{name}:"))
+        return found
+
     def list_lineage(self, key: str) -> list[str]:
         """Return the conversation and those it inherits from, nearest first; nothing for an unknown key."""
         parents = {row.owner: row.parent_key for row in self.connection.execute(_lineage(), {"its_key": key})}

@@ -14,6 +14,7 @@ from sqlalchemy import (
     CTE,
     BigInteger,
     ColumnElement,
+    FromClause,
     Select,
     Table,
     Text,
@@ -117,7 +118,7 @@ def below(keys: Any) -> CTE:
 
 
 @cache
-def history(columns: tuple[Any, ...], page: str) -> CompoundSelect[Any]:
+def history(columns: tuple[Any, ...], page: str, dialect: str) -> CompoundSelect[Any]:
     """Return the statement that selects a conversation's row and the turns of its history, in no order.
 
     Each row begins with `seq`, 0 for the conversation itself, and `summary`, its own or the turn's; then come the
@@ -139,19 +140,18 @@ def history(columns: tuple[Any, ...], page: str) -> CompoundSelect[Any]:
     # One bound and not two: of two, SQLite seeks to the first and walks to the second.
     after = case((line.c.hidden > since, line.c.hidden), else_=since)
     visible = and_(TURNS.c.seq <= line.c.upper, TURNS.c.seq > after)
-    turns = select(
-        TURNS.c.seq, TURNS.c.summary, *columns, *(sql_cast(null(), head.c[name].type).label(name) for name in _HEAD)
-    )
+    wanted = (TURNS.c.seq, TURNS.c.summary, *columns)
     if page == "all":
-        turns = turns.select_from(line.join(TURNS, and_(TURNS.c.conversation_key == line.c.owner, visible)))
+        source, found = _joined(line, TURNS, and_(TURNS.c.conversation_key == line.c.owner, visible), wanted, dialect)
     else:
-        chosen = _chosen(line, after, newest=page == "last")
+        chosen = _chosen(line, after, newest=page == "last", dialect=dialect)
         places = and_(TURNS.c.conversation_key == chosen.c.owner, TURNS.c.seq == chosen.c.seq)
-        turns = turns.select_from(chosen.join(TURNS, places))
-    return union_all(its_row, turns)
+        source, found = _joined(chosen, TURNS, places, wanted, dialect)
+    nothing = (sql_cast(null(), head.c[name].type).label(name) for name in _HEAD)
+    return union_all(its_row, select(*found, *nothing).select_from(source))
 
 
-def _chosen(line: CTE, after: ColumnElement[int], *, newest: bool) -> Any:
+def _chosen(line: CTE, after: ColumnElement[int], *, newest: bool, dialect: str) -> Any:
     """Return the places of the first or last `count` turns behind `after`, read from the index alone.
 
     Of each conversation in the line at most `count` entries are looked at, so that the newest twenty of ten thousand
@@ -172,8 +172,23 @@ def _chosen(line: CTE, after: ColumnElement[int], *, newest: bool) -> Any:
     # Materialised: else the bounds would be worked out anew for every turn.
     bounds = select(line.c.owner, lower.label("lower"), upper.label("upper")).cte("bounds").prefix_with("MATERIALIZED")
     within = and_(entry.c.conversation_key == bounds.c.owner, entry.c.seq.between(bounds.c.lower, bounds.c.upper))
-    found = select(bounds.c.owner, entry.c.seq).select_from(bounds.join(entry, within))
-    return found.order_by(entry.c.seq.desc() if newest else entry.c.seq).limit(count).subquery("chosen")
+    source, (seq,) = _joined(bounds, entry, within, (entry.c.seq,), dialect)
+    found = select(bounds.c.owner, seq).select_from(source)
+    return found.order_by(seq.desc() if newest else seq).limit(count).subquery("chosen")
+
+
+def _joined(
+    outer: FromClause, turns: FromClause, condition: ColumnElement[bool], columns: tuple[Any, ...], dialect: str
+) -> tuple[FromClause, tuple[Any, ...]]:
+    """Return `outer` joined with the turns that fit each of its rows, and the columns of these as the join has them.
+
+    PostgreSQL takes every line for a hundred conversations, and would read the whole table rather than its index. A
+    LATERAL part, which its OFFSET keeps apart, is looked up row by row.
+    """
+    if dialect != "postgresql":
+        return outer.join(turns, condition), columns
+    found = select(*columns).where(condition).offset(0).lateral()
+    return outer.join(found, true()), tuple(found.c)
 
 
 def line_rows() -> Select[Any]:

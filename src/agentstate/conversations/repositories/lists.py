@@ -37,6 +37,8 @@ from agentstate.identity import identifier
 
 SORTS = ("key", "created", "updated")
 MAX_LIMIT = 1_000
+_ALL = 2**62
+"""A limit that is none: the two engines have no common word for that."""
 
 _INFO = tuple(column for column in CONVERSATIONS.c if column.name not in ("next_seq", "imported_from"))
 _NAMES = tuple(column.name for column in _INFO)
@@ -112,11 +114,15 @@ def one(connection: Connection, key: str) -> ConversationInfo | None:
     return None if row is None else _info(row._mapping)
 
 
-def keys_from(connection: Connection, prefix: str, count: int) -> list[str]:
-    """Return the first `count` keys that begin with the prefix, in order."""
+def keys_from(connection: Connection, prefix: str, count: int | None = None) -> list[str]:
+    """Return the keys that begin with the prefix, in order: the first `count`, or all."""
     given = _given(Wanted(prefix=prefix))
     rows = found_rows(
-        connection, _keys(frozenset(given)), {**given, "count": count}, table=CONVERSATIONS.name, keys=["key"]
+        connection,
+        _keys(frozenset(given)),
+        {**given, "count": _ALL if count is None else count},
+        table=CONVERSATIONS.name,
+        keys=["key"],
     )
     return [row.values["key"] for row in rows if row.values is not None]
 

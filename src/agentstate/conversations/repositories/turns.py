@@ -52,14 +52,10 @@ _KEY = bindparam("its_key", type_=CONVERSATIONS.c.key.type)
 _VISIBLE = and_(TURNS.c.conversation_key == CONVERSATIONS.c.key, TURNS.c.seq > CONVERSATIONS.c.compacted_seq)
 _FIND = select(*WHOLE).where(TURNS.c.id == bindparam("its_id", type_=TURNS.c.id.type))
 _SINCE = bindparam("since", type_=BigInteger)
-# One bound and not two: of two, SQLite seeks to the first and walks to the second.
-_AFTER = case((CONVERSATIONS.c.compacted_seq > _SINCE, CONVERSATIONS.c.compacted_seq), else_=_SINCE)
-_OWN = (
-    select(*WHOLE)
-    .join(CONVERSATIONS, and_(TURNS.c.conversation_key == CONVERSATIONS.c.key, TURNS.c.seq > _AFTER))
-    .where(CONVERSATIONS.c.key == _KEY)
-    .order_by(TURNS.c.seq)
-)
+_HIDDEN = select(CONVERSATIONS.c.compacted_seq).where(CONVERSATIONS.c.key == _KEY).scalar_subquery()
+# One bound, known beforehand: both engines seek to it. Of two bounds, SQLite seeks to one and walks to the other.
+_AFTER = case((_HIDDEN > _SINCE, _HIDDEN), else_=_SINCE)
+_OWN = select(*WHOLE).where(TURNS.c.conversation_key == _KEY, TURNS.c.seq > _AFTER).order_by(TURNS.c.seq)
 _LAST = select(*WHOLE).join(CONVERSATIONS, _VISIBLE).where(CONVERSATIONS.c.key == _KEY).order_by(TURNS.c.seq.desc())
 _LAST = _LAST.limit(1)
 _COUNT = select(func.count(TURNS.c.seq)).join(CONVERSATIONS, _VISIBLE).where(CONVERSATIONS.c.key == _KEY)
@@ -258,7 +254,7 @@ class Turns(Repository):
         wanted = _count_of(last, "last") if limit is None else _count_of(limit, "limit")
         if page != "all":
             parameters["count"] = max(1, wanted)
-        rows = list(self.connection.execute(history(columns, page), parameters))
+        rows = list(self.connection.execute(history(columns, page, self.connection.dialect.name), parameters))
         rows.sort(key=_seq)
         if not rows or rows[0].seq:
             return None, []

@@ -46,6 +46,36 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+_FINGERPRINT = """
+SELECT (SELECT string_agg(concat_ws(' ', relname, attname, atttypid, attnotnull, attacl), ', ' ORDER BY relname, attnum)
+        FROM pg_attribute JOIN pg_class c ON c.oid = attrelid
+        WHERE relnamespace = 'public'::regnamespace AND NOT attisdropped),
+       (SELECT string_agg(concat_ws(' ', relname, relkind, relowner, relacl), ', ' ORDER BY relname)
+        FROM pg_class WHERE relnamespace = 'public'::regnamespace),
+       (SELECT concat_ws(' ', datacl, datallowconn, datconnlimit) FROM pg_database WHERE datname = current_database()),
+       (SELECT count(*) FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase
+        WHERE datname = current_database()),
+       (SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal),
+       (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace),
+       (SELECT count(*) FROM pg_constraint WHERE connamespace = 'public'::regnamespace),
+       (SELECT count(*) FROM pg_statistic JOIN pg_class c ON c.oid = starelid
+        WHERE relnamespace = 'public'::regnamespace),
+       (SELECT bool_or(pg_relation_size(oid) > 1000000) FROM pg_class WHERE relnamespace = 'public'::regnamespace),
+       (SELECT string_agg(version_num, ', ') FROM alembic_version)
+"""
+
+_DELETE_ALL = """
+DO $$
+DECLARE name text;
+BEGIN
+    SET LOCAL session_replication_role = replica;
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version' LOOP
+        EXECUTE format('DELETE FROM %I', name);
+    END LOOP;
+END $$
+"""
+
+
 class Server:
     """One server: its data in a temporary folder, on loopback, run as user postgres when the tests run as root.
 
@@ -159,6 +189,19 @@ class Server:
         """Run a statement as another program would, on a connection of its own, and return its rows."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             return connection.execute(statement).fetchall()
+
+    def fingerprint(self, database: str) -> object:
+        """Return what tells a database like the template from one in which a test changed more than rows.
+
+        That is its tables, columns, rights, settings, triggers and statistics, its revision, and whether it has grown.
+        """
+        return self.rows(_FINGERPRINT, database)
+
+    def empty(self, database: str) -> None:
+        """End every connection to a database and delete all its rows but the revision's."""
+        self.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{database}'")
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            connection.execute(_DELETE_ALL)
 
     def clients(self, name: str = "agentstate") -> list[tuple[int, str]]:
         """Return process id and state of the connections of that application name, as the server sees them."""

@@ -378,6 +378,11 @@ def test_a_part_of_the_history_is_the_oldest_or_the_newest(database: Database) -
         assert found(since_seq=4, last=1) == ["6"]
         assert found(since_seq=5, last=9) == ["6"]
         assert (found(limit=0), found(last=0), found(since_seq=6)) == ([], [], [])
-        for wrong in ({"limit": -1}, {"last": -1}, {"limit": 1, "last": 1}, {"last": 2**70}):
+        for wrong in ({"limit": -1}, {"last": -1}, {"limit": 1, "last": 1}, {"last": 2**70}, {"since_seq": 2**70}):
             with pytest.raises(InvalidValue):
                 found(**wrong)
+        places: list[Any] = [2**70, -(2**70), "1", None, 1.5, True]
+        for since in places:
+            with pytest.raises(InvalidValue) as caught:
+                turns.list_turns("branch", since)
+            assert caught.value.field == "since_seq"

@@ -219,7 +219,7 @@ def import_sessions(path: str | os.PathLike[str], dry_run: bool = False, *, data
     """
     opened = open_database(database)
     if os.path.isfile(path):
-        report = _importer_db.import_session_database(opened, path, dry_run=dry_run)
+        report = _importer_db.import_session_database(opened, os.fspath(path), dry_run=dry_run)
     else:
         report = _importer.import_sessions(opened, path, dry_run=dry_run)
     names = ("imported", "already", "skipped", "conflicts", "failed", "not_renamed", "complete")

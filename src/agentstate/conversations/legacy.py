@@ -134,7 +134,8 @@ class LegacySessions:
 
         More than one turn may hold becomes several. Raises `ConversationChanged` when others wrote since this instance
         last read what is to be replaced: nothing has changed then, and `reload` is the way out. After any error the
-        messages stay unsaved, and saving again is safe whatever became of the first try: they are stored once (LK-09).
+        messages stay unsaved, and saving again is safe whatever became of the first try: they are stored once, unless
+        others have compacted the first try away meanwhile (LK-09).
         """
         with self._lock:
             entry = self._cache.get(identifier(key, "key"))

@@ -176,7 +176,8 @@ class Turns(Repository):
         A poller that remembers the last seq it saw misses nothing that is appended later.
         """
         statement = _OWN if limit is None else _OWN.limit(_count_of(limit, "limit"))
-        return [turn_record(row) for row in self.connection.execute(statement, {"its_key": key, "since": since_seq})]
+        parameters = {"its_key": key, "since": _since_of(since_seq)}
+        return [turn_record(row) for row in self.connection.execute(statement, parameters)]
 
     def find_last(self, key: str) -> TurnRecord | None:
         """Return the conversation's own visible turn with the highest seq, or None."""
@@ -250,7 +251,7 @@ class Turns(Repository):
         if limit is not None and last is not None:
             raise InvalidValue("last", "give either limit, for the oldest, or last, for the newest")
         page = "last" if last is not None else "all" if limit is None else "first"
-        parameters: dict[str, Any] = {"its_key": key, "since": since}
+        parameters: dict[str, Any] = {"its_key": key, "since": _since_of(since)}
         wanted = _count_of(last, "last") if limit is None else _count_of(limit, "limit")
         if page != "all":
             parameters["count"] = max(1, wanted)
@@ -336,6 +337,12 @@ def turn_record(row: Row[Any]) -> TurnRecord:
         meta,
         messages,
     )
+
+
+def _since_of(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > NO_LIMIT:
+        raise InvalidValue("since_seq", f"{value!r} is not the seq of a turn")
+    return value
 
 
 def _count_of(value: int | None, field: str) -> int:

@@ -10,6 +10,7 @@ let
   inherit (lib)
     any
     concatLists
+    elem
     hasPrefix
     literalExpression
     mapAttrs
@@ -58,14 +59,14 @@ let
   # systemd makes a StateDirectory only below /var/lib; one elsewhere is made by tmpfiles.
   stateIsManaged = isWithin "/var/lib" cfg.stateDir && cfg.stateDir != "/var/lib";
 
-  upgradeWritable = unique (
+  ownWritable = unique (
     [ cfg.stateDir ]
     ++ optional (cfg.databaseUrl == null && !(isWithin cfg.stateDir databaseDirectory)) databaseDirectory
   );
 
   roleWritable = role: unique ([ cfg.stateDir ] ++ role.readWritePaths);
 
-  # What the upgrade and every role have in common.
+  # What every service has in common.
   serviceConfig =
     writable:
     {
@@ -89,6 +90,12 @@ let
       StateDirectory = removePrefix "/var/lib/" cfg.stateDir;
       StateDirectoryMode = "0700";
     };
+
+  # Names of units of the module's own.
+  taken = [
+    "upgrade"
+    "maintain"
+  ];
 
   roleModule = {
     options = {
@@ -137,8 +144,10 @@ let
     in
     [
       {
-        assertion = builtins.match "[a-z][a-z0-9_-]{0,63}" name != null && name != "upgrade";
-        message = "${option}: a role's name is 1 to 64 of a-z, 0-9, _ and -, a letter first, and not `upgrade`.";
+        assertion = builtins.match "[a-z][a-z0-9_-]{0,63}" name != null && !(elem name taken);
+        message = ''
+          ${option}: a role's name is 1 to 64 of a-z, 0-9, _ and -, a letter first, and not `upgrade` or `maintain`.
+        '';
       }
       {
         assertion = cfg.databaseUrl != null || mayWrite databaseDirectory;
@@ -177,7 +186,7 @@ in
       type = types.package;
       default = pkgs.callPackage ./package.nix { };
       defaultText = literalExpression "pkgs.callPackage ./package.nix { }";
-      description = "The package whose `agentstate` command upgrades the schema.";
+      description = "The package whose `agentstate` command upgrades and maintains the database.";
     };
 
     user = mkOption {
@@ -223,13 +232,24 @@ in
       example = {
         AGENT_DB_BUSY_TIMEOUT = "60";
       };
-      description = "Environment variables of the upgrade and every role, taken literally.";
+      description = "Environment variables of every unit, taken literally.";
     };
 
     roles = mkOption {
       type = types.attrsOf (types.submodule roleModule);
       default = { };
       description = "The roles: `agentstate-<name>.path` waits for a job and starts `agentstate-<name>.service`.";
+    };
+
+    maintain = {
+      enable = mkEnableOption "deleting rows that are old enough, and giving their space back, by a timer";
+
+      onCalendar = mkOption {
+        type = types.str;
+        default = "daily";
+        example = "Sun 04:00";
+        description = "When, as in systemd's `OnCalendar=`; a random part of an hour is added.";
+      };
     };
   };
 
@@ -286,9 +306,20 @@ in
           "postgresql.target"
         ];
         environment = literally (cfg.environment // database);
-        serviceConfig = serviceConfig upgradeWritable // {
+        serviceConfig = serviceConfig ownWritable // {
           ExecStart = "${cfg.package}/bin/agentstate upgrade";
           RemainAfterExit = true;
+        };
+      };
+    }
+    // optionalAttrs cfg.maintain.enable {
+      agentstate-maintain = {
+        description = "Maintenance of agentstate's database";
+        requires = [ upgradeUnit ];
+        after = [ upgradeUnit ];
+        environment = literally (cfg.environment // database);
+        serviceConfig = serviceConfig ownWritable // {
+          ExecStart = "${cfg.package}/bin/agentstate maintain";
         };
       };
     }
@@ -299,11 +330,30 @@ in
         requires = [ upgradeUnit ];
         after = [ upgradeUnit ];
         environment = literally (cfg.environment // role.environment // database);
+        # One start deals with one job, so that many short jobs are many starts: with a limit the path would fail.
+        unitConfig.StartLimitIntervalSec = 0;
         serviceConfig = serviceConfig (roleWritable role) // {
           ExecStart = role.command;
+          # To be stopped is no failure.
+          SuccessExitStatus = "SIGTERM";
+          # A job that could not be done and is back in the inbox would be started again at once.
+          ExecStopPost = "/bin/sh -c '[ \"$$SERVICE_RESULT\" = success ] || exec sleep 10'";
         };
       }
     ) cfg.roles;
+
+    systemd.timers = optionalAttrs cfg.maintain.enable {
+      agentstate-maintain = {
+        description = "Maintenance of agentstate's database, by the calendar";
+        wantedBy = [ "timers.target" ];
+        timerConfig = {
+          OnCalendar = cfg.maintain.onCalendar;
+          RandomizedDelaySec = "1h";
+          # A machine that was off at that time makes up for it at its next start.
+          Persistent = true;
+        };
+      };
+    };
 
     systemd.paths = mapAttrs' (
       name: role:

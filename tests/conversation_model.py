@@ -164,10 +164,10 @@ class Model:
             raise Refused("StaleCompaction")
         if up_to >= conversation.next_seq:
             raise Refused("InvalidValue")
-        if supersedes is not None and supersedes != self.effective(key):
-            raise Refused("StaleCompaction")
         boundary = self.boundary(key, up_to)
         if boundary > conversation.compacted:
+            if supersedes is not None and supersedes != self.effective(key):
+                raise Refused("StaleCompaction")
             self.store_summary(key, boundary, summary, supersedes is not None, now)
         return boundary
 
@@ -273,6 +273,7 @@ class Model:
         if any(map(self.running, below)) or (children == "refuse" and branches):
             raise Refused("ConversationHasChildren")
         ancestors = [owner for owner, _ in self.line(key)[1:]]
+        ancestors += [parent for parent in [self.all[key].parent] if parent is not None]
         gone = below | {key} if children == "cascade" else {key}
         if children == "keep":
             for branch in branches:

@@ -23,9 +23,6 @@ NUMBERS = {
 HERE = [f"{kind}-{number:02}" for kind, numbers in NUMBERS.items() for number in numbers]
 
 NOT_YET = {
-    "FS-09": "there is no restore command yet",
-    "FS-13": "no query pages through more rows than a person reads, and there is no sweep yet",
-    "FS-14": "there is no sweep yet; auto_vacuum is set for it",
     "LK-02": "no counter is kept; one statement decides every claim and mark",
     "AP-04": "no approval is bound to a commit to be approved; stash_commit is refused unless whole",
     "AP-10": "job ids come from the queue; no id is made here",

@@ -37,6 +37,7 @@ FACTS: dict[str, Any] = {
     "expected": "0003",
     "tables": ("books", "loans"),
     "hint": "it is the library's",
+    "command": "pg_dump --format=custom",
     "key": "agent:ada:main",
     "conversation_key": "agent:ada:main",
     "turn_id": "turn-17",
@@ -51,6 +52,8 @@ FACTS: dict[str, Any] = {
     "failures": {"agent:ada:main": "disk full"},
     "size": 34_603_008,
     "limit": 33_554_432,
+    "needed": 104_857_600,
+    "free": 52_428_800,
     "role": "system",
 }
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from unit_files import complaints, needs_systemd, parsed
+
 ROOT = Path(__file__).resolve().parent.parent
 MODULE = ROOT / "nix" / "module.nix"
 PAGE = ROOT / "docs" / "nix.md"
@@ -61,6 +63,7 @@ in
     assertions = mkOption { type = types.listOf types.unspecified; default = [ ]; };
     environment.systemPackages = mkOption { type = types.listOf types.package; default = [ ]; };
     systemd.paths = units { pathConfig = section; };
+    systemd.timers = units { timerConfig = section; };
     systemd.services = units {
       environment = mkOption { type = types.attrsOf types.str; default = { }; };
       path = mkOption { type = types.listOf types.unspecified; default = [ ]; };
@@ -86,6 +89,16 @@ TWO_ROLES = """
       inbox = "/srv/jobs/*.json";
       readWritePaths = [ "/srv/jobs" "/srv/repositories" ];
     };
+  };
+}
+"""
+
+WITH_MAINTENANCE = """
+{
+  services.agentstate = {
+    enable = true;
+    environment.AGENT_KEEP_CONVERSATIONS = "30d";
+    maintain = { enable = true; onCalendar = "Sun 04:00"; };
   };
 }
 """
@@ -138,6 +151,7 @@ def evaluate(ask: Ask) -> Evaluate:
                       callPackage = file: arguments: package "agentstate";
                       my-agents = package "my-agents";
                       git = package "git";
+                      findutils = package "findutils";
                     }};
                   }}
                   ({configuration})
@@ -145,7 +159,7 @@ def evaluate(ask: Ask) -> Evaluate:
               }}) config;
             in
             {{
-              inherit (config.systemd) services paths;
+              inherit (config.systemd) services paths timers;
               inherit (config.users) users groups;
               inherit (config.systemd.tmpfiles) rules;
               failed = map (a: a.message) (builtins.filter (a: !a.assertion) config.assertions);
@@ -162,6 +176,12 @@ def evaluate(ask: Ask) -> Evaluate:
 def two_roles(evaluate: Evaluate) -> System:
     """A worker with its inbox in the state directory, and a builder with directories of its own."""
     return evaluate(TWO_ROLES)
+
+
+@pytest.fixture(scope="module")
+def maintained(evaluate: Evaluate) -> System:
+    """A machine whose database is maintained every Sunday."""
+    return evaluate(WITH_MAINTENANCE)
 
 
 def agentstate(settings: str) -> str:
@@ -358,6 +378,19 @@ def test_a_role_runs_its_own_command(two_roles: System) -> None:
 
 
 @needs_lib
+@pytest.mark.parametrize("role", ["worker", "builder"])
+def test_many_short_jobs_do_not_stop_a_role_and_a_failing_one_makes_a_pause(two_roles: System, role: str) -> None:
+    """Five short messages in ten seconds reached systemd's limit of starts, and the sixth waited for a person."""
+    service = two_roles["services"][f"agentstate-{role}"]
+
+    assert service["unitConfig"] == {"StartLimitIntervalSec": 0}
+    assert (
+        service["serviceConfig"]["ExecStopPost"] == "/bin/sh -c '[ \"$$SERVICE_RESULT\" = success ] || exec sleep 10'"
+    )
+    assert service["serviceConfig"]["SuccessExitStatus"] == "SIGTERM"
+
+
+@needs_lib
 def test_a_path_waits_for_its_roles_inbox(two_roles: System) -> None:
     """A path starts the service of the same name, so the glob is all that it needs."""
     paths = two_roles["paths"]
@@ -458,6 +491,111 @@ def test_nothing_is_made_until_it_is_enabled(evaluate: Evaluate) -> None:
     system = evaluate("{ }")
 
     assert {name: len(part) for name, part in system.items()} == dict.fromkeys(system, 0)
+
+
+# --- maintenance -----------------------------------------------------------------------------------------------------
+
+
+@needs_lib
+def test_nothing_is_deleted_by_a_timer_that_nobody_asked_for(two_roles: System) -> None:
+    """Rows go only where somebody has switched it on."""
+    assert two_roles["timers"] == {}
+    assert "agentstate-maintain" not in two_roles["services"]
+
+
+@needs_lib
+def test_the_maintenance_runs_by_the_calendar_and_makes_up_for_a_time_that_was_missed(maintained: System) -> None:
+    """A machine that was off every Sunday morning would never be maintained, and nobody would notice."""
+    timer = maintained["timers"]["agentstate-maintain"]
+
+    assert maintained["failed"] == []
+    assert timer["wantedBy"] == ["timers.target"]
+    assert timer["timerConfig"] == {"OnCalendar": "Sun 04:00", "RandomizedDelaySec": "1h", "Persistent": True}
+
+
+@needs_lib
+def test_the_maintenance_runs_once_per_day_unless_told_otherwise(evaluate: Evaluate) -> None:
+    """Switching it on is enough."""
+    system = evaluate(agentstate("maintain.enable = true;"))
+
+    assert system["timers"]["agentstate-maintain"]["timerConfig"]["OnCalendar"] == "daily"
+
+
+@needs_lib
+def test_the_maintenance_is_confined_like_the_upgrade_and_waits_for_it(maintained: System) -> None:
+    """It deletes rows of the same database, on a schema that is at head, and can reach nothing else."""
+    services = maintained["services"]
+    upgrade, maintain = services["agentstate-upgrade"], services["agentstate-maintain"]
+
+    config = dict(maintain["serviceConfig"])
+    assert re.fullmatch(r"/nix/store/\S+-agentstate/bin/agentstate maintain", config.pop("ExecStart"))
+    assert config == {
+        name: value for name, value in upgrade["serviceConfig"].items() if name not in ("ExecStart", "RemainAfterExit")
+    }
+    assert maintain["requires"] == maintain["after"] == ["agentstate-upgrade.service"]
+    assert maintain["wantedBy"] == []
+    assert maintain["environment"] == upgrade["environment"]
+    assert maintain["environment"] == {
+        "AGENT_DB_PATH": "/var/lib/agentstate/agent.db",
+        "AGENT_KEEP_CONVERSATIONS": "30d",
+    }
+
+
+# --- as systemd reads them -------------------------------------------------------------------------------------------
+
+
+def unit_file(*sections: tuple[str, dict[str, Any]]) -> str:
+    """Return the text of a unit, written as NixOS writes it."""
+    lines = []
+    for heading, settings in sections:
+        lines.append(f"[{heading}]")
+        for name, value in settings.items():
+            values = value if isinstance(value, list) else [value]
+            words = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+            if words:
+                lines.append(f"{name}={' '.join(words)}")
+    return "\n".join(lines) + "\n"
+
+
+def unit_files(system: System) -> dict[str, str]:
+    """Return every unit of a system by its file's name."""
+    files = {}
+    for kind, section in (("service", "serviceConfig"), ("path", "pathConfig"), ("timer", "timerConfig")):
+        for name, unit in system[f"{kind}s"].items():
+            order = {key.capitalize(): unit[key] for key in ("requires", "wants", "after", "before", "conflicts")}
+            about = {"Description": unit["description"], **order, **unit["unitConfig"]}
+            settings = dict(unit[section])
+            if kind == "service":
+                settings["Environment"] = [f'"{key}={value}"' for key, value in unit["environment"].items()]
+            files[f"{name}.{kind}"] = unit_file(("Unit", about), (kind.capitalize(), settings))
+    return files
+
+
+@needs_lib
+@needs_systemd
+def test_systemd_has_nothing_against_the_units(two_roles: System, maintained: System, tmp_path: Path) -> None:
+    """NixOS writes settings as they come; a misspelt one is ignored when it is loaded, and the sandbox open."""
+    files = unit_files(two_roles) | unit_files(maintained)
+
+    assert len(files) == 7
+    assert complaints(files, tmp_path) == ""
+
+
+@needs_lib
+@pytest.mark.parametrize(
+    "unit", ["upgrade.service", "worker.service", "worker.path", "maintain.service", "maintain.timer"]
+)
+def test_the_units_for_a_machine_without_nix_are_the_same(evaluate: Evaluate, unit: str) -> None:
+    """Two sets of units drift apart, and the sandbox of one of them is the weaker one."""
+    system = evaluate(agentstate('maintain.enable = true; roles.worker.inbox = "/var/lib/agentstate/inbox/*.json";'))
+    example = parsed((ROOT / "examples" / "systemd" / f"agentstate-{unit}").read_text(encoding="utf-8"))
+
+    module = parsed(unit_files(system)[f"agentstate-{unit}"].replace("=true\n", "=yes\n").replace("=false\n", "=no\n"))
+
+    own = {"Description", "ExecStartPre", "ExecStart", "Environment", "Install", "Before"}
+    for section in ("Unit", "Service", "Path", "Timer"):
+        here, there = ({k: v for k, v in each.get(section, {}).items() if k not in own} for each in (example, module))
+        assert here == there
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
@@ -566,6 +704,7 @@ def test_a_database_that_a_role_may_not_write_beside_is_refused(evaluate: Evalua
     [
         ('roles.worker.inbox = "/srv/jobs/*.json";', "roles.worker.inbox"),
         ('roles.upgrade = { command = "/x"; inbox = "/var/lib/agentstate/x/*"; };', "roles.upgrade"),
+        ('roles.maintain = { command = "/x"; inbox = "/var/lib/agentstate/x/*"; };', "roles.maintain"),
         ('roles.Worker = { command = "/x"; inbox = "/var/lib/agentstate/x/*"; };', "roles.Worker"),
         ('environment.AGENT_DB_PATH = "/srv/other.db";', "environment"),
         ('roles.worker.environment.AGENT_DB_URL = "sqlite:////srv/other.db";', "roles.worker.environment"),
@@ -576,6 +715,7 @@ def test_a_database_that_a_role_may_not_write_beside_is_refused(evaluate: Evalua
     ids=[
         "an inbox that is read-only",
         "a role in the place of the upgrade",
+        "a role in the place of the maintenance",
         "a role's name that agentstate refuses",
         "a second path",
         "a second URL",
@@ -628,14 +768,30 @@ def test_a_path_that_would_not_arrive_as_written_is_no_value(ask: Ask, path: str
 def test_the_example_of_the_page_makes_the_units_that_the_page_lists(evaluate: Evaluate) -> None:
     """An example is copied before it is read."""
     example = next(block for block in nix_blocks(PAGE) if "services.agentstate" in block)
-    listed = set(re.findall(r"`agentstate-(\w+\.(?:path|service))`", PAGE.read_text(encoding="utf-8")))
+    listed = set(re.findall(r"`agentstate-(\w+\.(?:path|service|timer))`", PAGE.read_text(encoding="utf-8")))
 
     system = evaluate(example)
 
-    services = {f"{name}.service" for name in system["services"]}
-    paths = {f"{name}.path" for name in system["paths"]}
     assert system["failed"] == []
-    assert services | paths == {f"agentstate-{unit}" for unit in listed}
+    assert set(unit_files(system)) == {f"agentstate-{unit}" for unit in listed}
+
+
+@needs_lib
+@needs_systemd
+def test_the_backup_of_the_page_is_confined_like_the_maintenance(evaluate: Evaluate, tmp_path: Path) -> None:
+    """FS-10: the copies hold everything that the database holds."""
+    example = next(block for block in nix_blocks(PAGE) if "agentstate backup" in block)
+
+    system = evaluate(f"{{ imports = [ ({WITH_MAINTENANCE}) ({example}) ]; }}")
+
+    services = system["services"]
+    backup, maintain = (services[f"agentstate-{name}"]["serviceConfig"] for name in ("backup", "maintain"))
+    differs = {"ExecStart", "ExecStartPost", "StateDirectory", "KillMode", "KillSignal", "TimeoutStopSec"}
+    assert {name: backup.get(name) for name in maintain if name not in differs} == {
+        name: value for name, value in maintain.items() if name not in differs
+    }
+    assert services["agentstate-backup"]["environment"] == {"AGENT_DB_PATH": "/var/lib/agentstate/agent.db"}
+    assert complaints(unit_files(system), tmp_path) == ""
 
 
 @needs_lib
@@ -648,7 +804,8 @@ def test_the_page_names_every_option(ask: Ask) -> None:
           names = set: builtins.filter (name: name != "_module") (builtins.attrNames set);
           top = declared.services.agentstate;
         in
-        names (removeAttrs top [ "roles" ])
+        names (removeAttrs top [ "roles" "maintain" ])
+        ++ map (name: "maintain.${{name}}") (names top.maintain)
         ++ map (name: "roles.<name>.${{name}}") (names (top.roles.type.getSubOptions [ ]))
         """
     )
@@ -663,4 +820,4 @@ def test_every_nix_block_of_the_page_parses(instantiate: Callable[..., str]) -> 
     """The flake of the example cannot be evaluated without the network, but it can be read."""
     parsed = [instantiate("--parse", "--expr", block) for block in nix_blocks(PAGE)]
 
-    assert len(parsed) == 2
+    assert len(parsed) == 3

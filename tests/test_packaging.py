@@ -103,11 +103,12 @@ def test_an_installed_package_upgrades_and_shows_a_database_anywhere(
     for name in ["", *before]:
         (packages / name).chmod((packages / name).stat().st_mode & ~0o222)
     command, database = tmp_path / "env" / "bin" / "agentstate", tmp_path / "state" / "agent.db"
-    database.parent.mkdir()
+    database.parent.mkdir(mode=0o700)
 
     where = ran(interpreter, "-c", "import agentstate; print(agentstate.__file__)")
     upgraded = ran(command, "upgrade", AGENT_DB_PATH=str(database))
     shown = ran(command, "status", AGENT_DB_PATH=str(database))
+    found = ran(command, "doctor", AGENT_DB_PATH=str(database))
     printed = ran(command, "upgrade", "--sql", AGENT_DB_PATH=str(tmp_path / "none.db"))
     after = snapshot(packages)
     for name in ["", *before]:
@@ -116,6 +117,7 @@ def test_an_installed_package_upgrades_and_shows_a_database_anywhere(
     assert where.startswith(str(packages))
     assert f"to {REVISION_NUMBERS[-1]}" in upgraded
     assert "at head" in shown
+    assert found == ""
     assert "CREATE TABLE sessions" in printed
     assert version(database) == [REVISION_NUMBERS[-1]]
     assert sql(database, "SELECT count(*) FROM sessions") == [(0,)]

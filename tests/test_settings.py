@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from agentstate import adapter
 from agentstate.errors import DatabaseBusy, DatabaseNotConfigured, InvalidSetting
-from agentstate.settings import Settings, configured_target, debug_wanted, read_settings
+from agentstate.settings import Settings, configured_ages, configured_target, debug_wanted, read_settings
 from builders import agentstate
 from db_helpers import asked, holding, made
 
@@ -156,3 +157,38 @@ def test_the_command_line_names_a_bad_setting_in_one_line(path: Path) -> None:
     assert found.returncode == 2
     assert found.stderr.startswith("agentstate: AGENT_DB_JOURNAL_MODE: 'wall' is not one of ")
     assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "age"),
+    [
+        ("30d", timedelta(days=30)),
+        ("12h", timedelta(hours=12)),
+        ("90m", timedelta(minutes=90)),
+        ("0s", timedelta(0)),
+        ("7D", timedelta(days=7)),
+        ("never", None),
+        ("Never", None),
+    ],
+)
+def test_how_long_rows_are_kept_is_a_number_and_a_unit(text: str, age: timedelta | None) -> None:
+    """A number alone would be days to one and seconds to another."""
+    assert configured_ages(["events", "turn_stats"], {"AGENT_KEEP_TURN_STATS": text}) == {"turn_stats": age}
+
+
+def test_no_setting_keeps_rows_as_long_as_the_policy_says() -> None:
+    """What is not set is not in the answer; an empty variable counts as not set."""
+    assert configured_ages(["events"], {"AGENT_KEEP_EVENTS": "", "AGENT_DB_PATH": "x", "AGENT_KEEPER": "y"}) == {}
+
+
+@pytest.mark.parametrize("text", ["7", "d", "-7d", "7 d", "1.5h", "7w", "7d,", "\u0667d", "1234567890d", "0", "none"])
+def test_an_age_that_is_not_understood_names_its_variable(text: str) -> None:
+    """A typing error that falls back to a default is found after the first loss."""
+    with pytest.raises(InvalidSetting, match=r"AGENT_KEEP_EVENTS: .* is no length of time"):
+        configured_ages(["events"], {"AGENT_KEEP_EVENTS": text})
+
+
+def test_a_setting_for_what_there_is_not_is_refused() -> None:
+    """AGENT_KEEP_EVENT=never would keep nothing, and nobody would notice before the rows are gone."""
+    with pytest.raises(InvalidSetting, match="AGENT_KEEP_EVENT: there is no such setting; there is AGENT_KEEP_EVENTS"):
+        configured_ages(["events"], {"AGENT_KEEP_EVENT": "never"})

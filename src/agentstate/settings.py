@@ -1,4 +1,4 @@
-"""The one reader of the environment: which database, and how to wait for it and write to it."""
+"""The one reader of the environment: which database, how to wait for it and write to it, and how long rows are kept."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from urllib.parse import unquote
 
 from agentstate.errors import DatabaseNotConfigured, InvalidSetting
 
 JOURNAL_MODES = ("wal", "delete", "truncate", "persist")
 SYNCHRONOUS_LEVELS = ("full", "normal", "extra")
+_KEEP = "AGENT_KEEP_"
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _SQLITE_URL_PREFIXES = ("sqlite:///", "sqlite+pysqlite:///")
 
 
@@ -67,6 +70,25 @@ def configured_target(environ: Mapping[str, str] | None = None) -> str:
     return url or os.path.abspath(path)  # a path, whatever it looks like
 
 
+def configured_ages(policies: Collection[str], environ: Mapping[str, str] | None = None) -> dict[str, timedelta | None]:
+    """Return how long rows are kept where the environment says so: by policy, None for `never` deleting any.
+
+    `AGENT_KEEP_CONVERSATIONS` is for the policy `conversations`: 30d, 12h, 30m or 90s, or `never`. An empty variable
+    counts as not set. Raises `InvalidSetting` for another value, and for a variable of a policy that there is not: a
+    typing error in it would delete what somebody wanted to keep.
+    """
+    variables = os.environ if environ is None else environ
+    ages: dict[str, timedelta | None] = {}
+    for name, text in variables.items():
+        if name.startswith(_KEEP) and text:
+            policy = name.removeprefix(_KEEP).lower()
+            if policy not in policies:
+                known = ", ".join(f"{_KEEP}{policy.upper()}" for policy in policies)
+                raise InvalidSetting(name, f"there is no such setting; there is {known}")
+            ages[policy] = _age(name, text)
+    return ages
+
+
 def debug_wanted(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether a person asked to see tracebacks at the command line (AGENTSTATE_DEBUG set to anything)."""
     return bool((os.environ if environ is None else environ).get("AGENTSTATE_DEBUG"))
@@ -82,6 +104,15 @@ def _same_file(path: str, url: str) -> bool:
         if url.startswith(prefix):
             return os.path.realpath(unquote(url.removeprefix(prefix))) == os.path.realpath(path)
     return False
+
+
+def _age(name: str, text: str) -> timedelta | None:
+    if text.lower() == "never":
+        return None
+    found = re.fullmatch(r"([0-9]{1,9})([dhms])", text.lower(), re.ASCII)
+    if found is None:
+        raise InvalidSetting(name, f"{text!r} is no length of time: write 30d, 12h, 30m or 90s, or never")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:

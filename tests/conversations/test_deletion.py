@@ -314,3 +314,19 @@ def test_a_report_from_a_deleted_conversation_stays_and_says_so(database: Databa
     assert texts(database, "stranger") == ["from main"]
     with database.write() as work:
         assert workflows.report(work, "stranger", MAIN, "from the grave").created
+
+
+@pytest.mark.parametrize("inherit", [True, False])
+def test_what_was_kept_for_a_child_alone_goes_with_it(database: Database, inherit: bool) -> None:
+    """Section 5: a hidden turn stays while somebody needs it, and its parent may never be compacted again."""
+    with database.write(now=NOON) as work:
+        a_conversation(work, turns=2)
+        workflows.fork(work, MAIN, "child", inherit=inherit)
+        history.compact(work, MAIN, 3, "all")
+        workflows.set_status(work, "child", "completed")
+
+    with database.write() as work:
+        workflows.delete_conversation(work, "child")
+
+    with database.read() as work:
+        assert work.connection.exec_driver_sql("SELECT count(*) FROM turns").scalar_one() == 0

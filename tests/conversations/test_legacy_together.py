@@ -14,6 +14,7 @@ from agentstate.conversations import history
 from agentstate.conversations.legacy import LegacySessions
 from agentstate.conversations.models import TurnKind
 from agentstate.conversations.records import Message
+from agentstate.conversations.workflows import append, create, delete_conversation
 from agentstate.db.database import Database
 from agentstate.errors import ConversationChanged, InvalidValue
 from builders import MAIN, NOON, a_conversation, a_turn, finished, python, said
@@ -504,3 +505,43 @@ class Together(RuleBasedStateMachine):
 def test_no_message_is_lost_or_doubled_in_any_order() -> None:
     """LK-04, LK-09, SE-11: saves that fail, replacements and direct appends of two instances, as they come."""
     run_state_machine_as_test(Together, settings=settings(max_examples=40, stateful_step_count=30))
+
+
+def test_a_direct_turn_is_told_from_what_others_append_after_it(database: Database) -> None:
+    """LK-04: `advance_stored` took the newest turn for the direct one: a report was doubled, or a message swallowed."""
+    mine, theirs = said("report"), said("ok")
+    sessions = LegacySessions(database)
+    sessions.get_or_create("k")
+
+    sessions.add_full_message("k", mine)
+    with sessions.graph().begin_turn("k") as turn:
+        turn.add(mine)
+    with database.write() as work:
+        append(work, "k", [theirs])
+    sessions.advance_stored("k", 1)
+    sessions.add_full_message("k", theirs)
+    sessions.save("k")
+
+    assert sessions.get_history("k") == [mine, theirs, theirs]
+    with database.read() as work:
+        assert history.messages(work, "k") == [mine, theirs, theirs]
+
+
+def test_a_conversation_begun_anew_is_not_taken_for_the_old_one(database: Database) -> None:
+    """LK-04: same key and same number of turns, and the cache overwrote what it had never seen."""
+    sessions = LegacySessions(database)
+    sessions.add_message("k", "user", "m1")
+    sessions.save("k")
+    with database.write() as work:
+        delete_conversation(work, "k")
+        create(work, "k")
+        append(work, "k", [said("other")])
+
+    sessions.add_message("k", "user", "m2")
+    sessions.save("k")
+    sessions.set_history("k", [said("mine")])
+    with pytest.raises(ConversationChanged):
+        sessions.save("k")
+    sessions.reload("k")
+
+    assert sessions.get_history("k") == [said("other"), said("m2")]

@@ -324,3 +324,25 @@ def test_a_key_is_shortened_and_signed_with(key: str, short: str, task: str) -> 
 def test_who_is_at_work(status: str, sub_agent: bool, branch: bool) -> None:
     """RT-04: a branch that is only active is just there; a sub-agent is at work."""
     assert (is_running(status, branch=False), is_running(status, branch=True)) == (sub_agent, branch)
+
+
+@pytest.mark.parametrize(
+    ("conductor", "text", "error"),
+    [("ended", "t", ConversationEnded), ("nobody", "t", ConversationNotFound), ("conductor", 5, InvalidValue)],
+)
+def test_a_refused_finish_leaves_a_unit_in_which_nothing_happened(
+    database: Database, conductor: str, text: Any, error: type[Exception]
+) -> None:
+    """Section 13: the sub-agent had ended, its report was lost, and a caller who caught the error committed that."""
+    with database.write(now=NOON) as work:
+        for key in ("conductor", "ended", "sub"):
+            workflows.create(work, key)
+        workflows.set_status(work, "ended", "archived")
+    before = everything(database)
+
+    with database.write() as work, pytest.raises(error):
+        workflows.finish(work, "sub", "completed", conductor, text)
+    with database.write() as work, pytest.raises(error):
+        workflows.finish(work, "sub", "completed", conductor, text)
+
+    assert everything(database) == before

@@ -19,6 +19,7 @@ from agentstate.errors import (
     ConversationEnded,
     ConversationHasChildren,
     ConversationNotFound,
+    DatabaseBusy,
     TurnConflict,
 )
 from builders import LATER, MAIN, NOON, a_conversation, a_turn, finished, python, said
@@ -349,6 +350,7 @@ with Database.open(target, settings=Settings(busy_timeout=60)) as database:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_fork_compact_finish_and_delete_in_opposite_orders(
     server_database: Database, server_url: str
 ) -> None:
@@ -370,3 +372,42 @@ def test_two_processes_fork_compact_finish_and_delete_in_opposite_orders(
     assert found == [("a", 401, "active", "all"), ("b", 401, "active", "all")]
     conversations, turns = everything(server_database)
     assert (len(conversations), turns) == (2, [])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda work: history.compact(work, "child", 1, "S"),
+        lambda work: workflows.delete_conversation(work, MAIN, children="keep"),
+        lambda work: workflows.finish(work, "sub", "completed", MAIN, "done"),
+    ],
+    ids=["compact", "delete", "finish"],
+)
+def test_a_second_turn_in_one_unit_waits_for_nobody_who_waits_for_it(
+    server: Server, server_database: Database, other: Callable[[UnitOfWork], object]
+) -> None:
+    """PG-02: the server looks at the parent again when a child is updated twice, after the child is locked."""
+    with server_database.write(now=NOON) as work:
+        a_conversation(work, turns=2)
+        workflows.fork(work, MAIN, "child", inherit=True)
+        workflows.fork(work, MAIN, "sub")
+        workflows.set_status(work, "sub", "paused")
+
+    def run_other() -> object:
+        with server_database.write() as work:
+            return other(work)
+
+    with ThreadPoolExecutor(1) as pool:
+        with server_database.write() as work:
+            for key in ("child", "sub"):
+                workflows.append(work, key, [said("one")])
+            waiting = pool.submit(run_other)
+            while not waiting.done() and not server.rows("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                pass
+            for key in ("child", "sub"):
+                workflows.append(work, key, [said("two")])
+        error = waiting.exception(60)
+
+    assert not isinstance(error, DatabaseBusy)
+    with server_database.read() as work:
+        assert [turn.messages[0]["content"] for turn in Turns(work).list_turns("child")][-2:] == ["one", "two"]

@@ -1,6 +1,6 @@
-"""The copy that an upgrade makes first: whole, alone, and its owner's.
+"""The copy that an upgrade makes first, or an operator: whole, alone, and its owner's.
 
-The commands `backup`, `verify` and `restore` belong to a later step, and FS-09 with them.
+What says that it is whole is tested in test_verify.py, the way back in test_restore.py, the commands in tests/cli.
 """
 
 from __future__ import annotations
@@ -15,19 +15,25 @@ from typing import Any
 import pytest
 
 from agentstate import adapter
-from agentstate.db.backup import write_backup
+from agentstate.db import seal
+from agentstate.db.backup import back_up, write_backup
 from agentstate.db.database import Database
 from agentstate.db.schema import upgrade
+from agentstate.db.unfinished import unfinished
 from agentstate.errors import (
+    BackupExists,
     DatabaseBusy,
     DatabaseCorrupt,
     DatabaseError,
     DatabaseMissing,
     DatabaseUnavailable,
+    ForeignDatabase,
+    InvalidValue,
     NotADatabase,
+    SchemaBehind,
 )
 from agentstate.settings import Settings
-from builders import filled, python, sql
+from builders import filled, finished, python, sql
 from db_helpers import asked, digests, holding, made, on_small_disk, permissions
 from migration_helpers import contents
 
@@ -113,14 +119,14 @@ write_backup(*sys.argv[1:], Settings())
 """
 
 
-def test_a_killed_backup_leaves_no_half_copy_under_its_name(source: Path) -> None:
+def test_a_killed_backup_leaves_at_most_what_the_next_one_removes(source: Path) -> None:
     """FS-08: what lies under the name of a backup is one, also when its making was killed (kill -9)."""
     with Database.open(source) as database:
         for number in range(20):
             adapter.save_start_pending(f"big-{number}", "alice", "alice", "x" * 1_000_000, database=database)
     copy = source.parent / "copy.db"
     copier = python(COPIER, source, copy)
-    partial = Path(f"{copy}.partial-{copier.pid}")
+    partial = Path(unfinished(str(copy), "partial").removesuffix(f"{os.getpid()}") + f"{copier.pid}")
     while copier.poll() is None and not (partial.exists() and partial.stat().st_size > 0):
         pass
 
@@ -130,8 +136,23 @@ def test_a_killed_backup_leaves_no_half_copy_under_its_name(source: Path) -> Non
     assert whole or not copy.exists()
     copy.unlink(missing_ok=True)
 
-    write_backup(str(source), str(copy), Settings())
-    assert asked(copy, "SELECT count(*) FROM start_pending") == 21
+    write_backup(str(source), f"{source}.another", Settings())
+    assert asked(Path(f"{source}.another"), "SELECT count(*) FROM start_pending") == 21
+    assert [name for name in digests(source) if "partial" in name] == []
+
+
+def test_what_others_are_making_in_the_same_directory_is_left_alone(source: Path) -> None:
+    """FS-08: several machines keep their backups in one directory, and know nothing of each other's processes."""
+    dead = finished(python("import os; print(os.getpid())")).strip()
+    theirs = source.parent / f"agent.db.partial-elsewhere-{dead}"
+    living = Path(unfinished(f"{source.parent}/other.db", "partial"))
+    theirs.write_bytes(b"x")
+    living.write_bytes(b"x")
+
+    write_backup(str(source), f"{source}.copy", Settings())
+
+    assert theirs.exists()
+    assert living.exists()
 
 
 def test_the_original_is_not_changed(source: Path) -> None:
@@ -184,7 +205,7 @@ def test_what_lies_at_the_destination_is_not_replaced(source: Path, tmp_path: Pa
         copy.mkdir()
     before = digests(source)
 
-    with pytest.raises(DatabaseUnavailable, match="choose another name") as caught:
+    with pytest.raises(BackupExists, match="choose another name") as caught:
         write_backup(str(source), str(copy), Settings())
 
     assert caught.value.database == str(copy)
@@ -201,7 +222,7 @@ def test_a_link_at_the_temporary_file_is_not_followed(
     victim.write_bytes(content)
     victim.chmod(0o640)
     copy = tmp_path / "copy.db"
-    Path(f"{copy}.partial-{os.getpid()}{suffix}").symlink_to(victim)
+    Path(unfinished(str(copy), "partial") + suffix).symlink_to(victim)
 
     with pytest.raises(DatabaseUnavailable, match="remove it"):
         write_backup(str(source), str(copy), Settings())
@@ -209,6 +230,113 @@ def test_a_link_at_the_temporary_file_is_not_followed(
     assert victim.read_bytes() == content
     assert victim.stat().st_mode & 0o777 == 0o640
     assert not copy.exists()
+
+
+def test_a_copy_that_appears_meanwhile_is_not_replaced(source: Path) -> None:
+    """FS-12: two timers made the same backup, and the slower one replaced what the other had reported."""
+    copy = source.parent / "copy.db"
+
+    def appears(done: int, total: int) -> None:
+        copy.write_text("the other's")
+
+    with Database.open(source, "ro") as database, pytest.raises(BackupExists):
+        back_up(database, str(copy), on_progress=appears)
+
+    assert copy.read_text() == "the other's"
+    assert sorted(name for name in digests(source) if "partial" in name) == []
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_directory_gets_a_file_of_a_dated_name(source: Path, tmp_path: Path, linked: bool) -> None:
+    """A timer names the place once, and each backup tells which database and revision it is of; a link is followed."""
+    place = tmp_path / "backups"
+    place.mkdir()
+    (tmp_path / "link").symlink_to(place)
+
+    with Database.open(source, "ro") as database:
+        first, second = (back_up(database, str(tmp_path / "link" if linked else place)) for _ in range(2))
+
+    assert sorted(os.listdir(place)) == sorted(os.path.basename(made.file) for made in (first, second))
+    assert os.path.basename(first.file).startswith("agent.db.backup-0004-2")
+    assert (first.database, first.revision, first.size) == (str(source), "0004", os.stat(first.file).st_size)
+    assert contents(first.file) == contents(source)
+
+
+def test_progress_counts_the_pages(source: Path) -> None:
+    """A large database takes minutes."""
+    seen: list[tuple[int, int]] = []
+
+    with Database.open(source, "ro") as database:
+        back_up(database, f"{source}.copy", on_progress=lambda done, total: seen.append((done, total)))
+
+    assert seen[-1] == (int(str(asked(source, "PRAGMA page_count"))),) * 2
+
+
+def test_tables_without_a_version_are_copied_too(path: Path) -> None:
+    """Before it is taken over, a database made by hand is worth a copy."""
+    sql(path, "CREATE TABLE sessions (role TEXT, sender TEXT, session_id TEXT, updated_at TEXT)")
+
+    with Database.open(path, "ro") as database:
+        made_of = back_up(database, str(path.parent))
+
+    assert made_of.revision is None
+    assert os.path.basename(made_of.file).startswith("agent.db.backup-unversioned-")
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [("CREATE TABLE songs (title TEXT)", ForeignDatabase), ("PRAGMA user_version = 1", SchemaBehind)],
+)
+def test_what_is_not_worth_a_backup_is_refused(path: Path, script: str, error: type[DatabaseError]) -> None:
+    """A wrong AGENT_DB_PATH was noticed on the day when a backup was needed."""
+    sql(path, script)
+
+    with Database.open(path, "ro") as database, pytest.raises(error):
+        back_up(database, f"{path}.copy")
+
+    assert not Path(f"{path}.copy").exists()
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_a_backup_is_not_made_where_sqlite_keeps_its_own(source: Path, suffix: str) -> None:
+    """SQLite takes such a file for its own, and deletes it."""
+    for name in ("agent.db-wal", "agent.db-shm"):
+        (source.parent / name).unlink(missing_ok=True)
+
+    with Database.open(source, "ro") as database, pytest.raises((InvalidValue, BackupExists)):
+        back_up(database, f"{source}{suffix}")
+
+
+@pytest.mark.parametrize("address", ["postgresql://joe:secret@host/name", "postgres//joe:secret@host/name"])
+def test_a_server_is_no_place_for_a_backup(source: Path, address: str) -> None:
+    """The address, password and all, became the name of a file."""
+    with Database.open(source, "ro") as database, pytest.raises(InvalidValue) as caught:
+        back_up(database, address)
+
+    assert "secret" not in str(caught.value)
+    assert not [name for name in os.listdir() if "postgres" in name]
+
+
+def test_a_database_in_memory_has_no_file_to_copy() -> None:
+    """It lives as long as its process."""
+    with Database.memory() as database, pytest.raises(InvalidValue, match="not a file"):
+        back_up(database, "copy.db")
+
+
+def test_a_copy_ends_in_a_seal_that_sqlite_does_not_mind(source: Path) -> None:
+    """FS-08: a backup is a database as any other: it can be opened, read and written to by any program."""
+    copy = source.parent / "copy.db"
+    write_backup(str(source), str(copy), Settings())
+
+    assert copy.read_bytes().splitlines()[-1].startswith(b"agentstate backup 1 ")
+    assert seal.state(str(copy)) == "intact"
+    for number in range(300):
+        sql(
+            copy,
+            "INSERT INTO introductions SELECT role, ?, introduced_at, updated_at FROM introductions",
+            [f"b{number}"],
+        )
+    assert asked(copy, "PRAGMA integrity_check") == "ok"
 
 
 def test_a_missing_directory_is_named(source: Path, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_foreign_keys_are_back_after_a_change_of_the_schema(file_database: Datab
 
 
 def test_a_new_file_can_give_space_back(path: Path) -> None:
-    """FS-14: only a file made so can be made smaller without being rewritten whole; `maintain` comes later."""
+    """FS-14: only a file made so can be made smaller without being rewritten whole."""
     made(path)
 
     assert asked(path, "PRAGMA auto_vacuum") == 2

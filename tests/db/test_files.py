@@ -1,8 +1,8 @@
 """What lies at the path, told apart before anything is written to it.
 
 FS-06 and FS-10: `doctor`, and moving a damaged database aside on command, are tested where those commands are; so are
-exports and spill files, and directories (nothing makes one yet). FS-13 and FS-14 belong to `maintain`, FS-09 to
-`restore`. What users without rights meet (FS-02, FS-03) is in test_other_users.py.
+exports and spill files, and directories (nothing makes one yet). FS-13 and FS-14 are in test_space.py, FS-09
+belongs to `restore`. What users without rights meet (FS-02, FS-03) is in test_other_users.py.
 """
 
 from __future__ import annotations

@@ -72,9 +72,10 @@ def test_an_unfinished_backup_of_a_dead_process_is_removed(file_database: Databa
     filled(file_database)
     downgrade(file_database, "0002", force=True)
     dead = finished(python("import os; print(os.getpid())")).strip()
-    stale = [Path(f"{path}.backup-0002-x.partial-{dead}{suffix}") for suffix in ("", "-journal")]
-    alive = Path(f"{path}.backup-0002-x.partial-{os.getpid()}")
-    other = Path(f"{path}.partial-{dead}")
+    of = f"{path}.backup-0002-x.partial-{os.uname().nodename}"
+    stale = [Path(f"{of}-{dead}{suffix}") for suffix in ("", "-journal")]
+    alive = Path(f"{of}-{os.getpid()}")
+    other = Path(f"{path}.partial-{dead}")  # of another program
     for file in [*stale, alive, other]:
         file.write_bytes(b"x")
 

@@ -24,6 +24,7 @@ from agentstate.db.database import Database
 from agentstate.db.forks import OwnConnection
 from agentstate.db.schema import upgrade
 from agentstate.db.state import HEAD
+from agentstate.doctor import examine
 from agentstate.errors import DatabaseBusy
 from agentstate.settings import Settings
 from builders import a_session, a_start, filled, finished, python
@@ -251,6 +252,7 @@ def everything_that_looks_at(path: Path, settings: Settings) -> None:
         pass
     write_backup(str(path), f"{path}.copy", settings)
     assert run(["status", "--database", str(path)]) == 0
+    assert examine(str(path)).error is None
     files.check(files.resolve(path), "rw")
     files.has_wal(str(path))
     files.shared_mount(str(path))

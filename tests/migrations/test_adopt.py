@@ -108,6 +108,8 @@ def test_a_database_that_the_models_made_without_a_version_is_adopted(table: str
             Base.metadata.create_all(connection)
         sql(path, f"CREATE TABLE alembic_version AS SELECT '{NEWEST}' AS version_num")
         filled(database)
+        by_others = '{ "b": 1.50, "a": "\\u00e9" }'  # another spelling than ours
+        sql(path, "UPDATE turns SET meta = ? WHERE id = 'turn-1'", (by_others,))
         before = contents(path)
     later = [row[1] for row in sql(path, f"PRAGMA table_info({table})")][-2:]
     for column in later:

@@ -8,10 +8,10 @@ import pytest
 
 from agentstate.db.database import Database
 from agentstate.db.files import Mode
-from agentstate.db.schema import adopt
+from agentstate.db.schema import adopt, upgrade
 from agentstate.errors import AgentStateError, CannotAdopt, DatabaseReadOnly, ForeignDatabase, SchemaUnversioned
 from agentstate.metadata import metadata
-from builders import agentstate, sql
+from builders import agentstate, filled, sql
 from migration_helpers import PHASE_1, beside, made, phase_1, state_of
 
 
@@ -60,6 +60,19 @@ def test_text_that_is_not_utf_8_is_named_by_row_and_column(path: Path) -> None:
     reason = refusal(path)
 
     assert "'bob@bot.example': session_id is not UTF-8" in reason
+
+
+def test_a_turn_that_is_not_json_is_named_by_row_and_column(path: Path) -> None:
+    """A body that nobody can read would be carried along unnoticed; what is JSON comes over byte for byte."""
+    with Database.open(path, "rwc") as database:
+        upgrade(database)
+        filled(database)
+    sql(path, "DROP TABLE alembic_version")
+    sql(path, "UPDATE turns SET messages = '[{' WHERE id = 'turn-2'")
+
+    reason = refusal(path)
+
+    assert "in table turns the row with id 'turn-2': messages not JSON" in reason
 
 
 def test_two_spellings_of_one_sender_are_refused_by_name(path: Path) -> None:

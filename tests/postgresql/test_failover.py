@@ -81,6 +81,7 @@ def test_a_writer_follows_a_promoted_standby_and_loses_nothing(servers: tuple[Se
         before = stored(writer, WRITES)
         on_standby = len(adapter.list_start_pending(database=reading))
         status = agentstate("status", "--json", AGENT_DB_URL=standby.url("agent"))
+        doctor = agentstate("doctor", AGENT_DB_URL=standby.url("agent"))
         with pytest.raises(DatabaseReadOnly, match="primary"), Database.open(standby.url("agent")) as database:
             adapter.save_session("worker", "alice", "on the standby", database=database)
 
@@ -110,6 +111,7 @@ def test_a_writer_follows_a_promoted_standby_and_loses_nothing(servers: tuple[Se
     assert set(during) | set(after) <= {"stored", "DatabaseUnavailable", "DatabaseReadOnly"}
     assert on_standby >= WRITES
     assert (json.loads(status.stdout)["standby"], status.returncode) == (True, 0)
+    assert doctor.stdout.startswith("note\tserver\tthe server is a standby, which can only be read\t")
     assert without_primary == "before"
     assert {f"job-{number}" for number in range(1, acknowledged + 1)} <= set(jobs)
     assert len(jobs) - acknowledged in (0, 1)  # the last one may have been stored and not been told

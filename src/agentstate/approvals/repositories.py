@@ -7,7 +7,22 @@ from datetime import datetime
 from functools import cache
 from typing import Any, cast
 
-from sqlalchemy import Insert, Row, Select, Table, Update, bindparam, delete, func, literal, or_, select, update
+from sqlalchemy import (
+    Insert,
+    Row,
+    Select,
+    Table,
+    Text,
+    Update,
+    bindparam,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy import cast as sql_cast
 
 from agentstate.approvals.models import PendingApproval, PendingApprovalRepo, StartPending
 from agentstate.approvals.records import RepoChange
@@ -74,6 +89,11 @@ class _Claimable(Repository):
         connection = self.connection
         return connection.execute(_add(self._table, connection.dialect.name), values).first() is not None
 
+    def _list_all(self, name: str) -> set[str]:
+        """Return every value of a column; raises `UnreadableValue` for one that is no text."""
+        # Cast, since other hands may have stored bytes, which would be equal to no text.
+        return set(self.connection.execute(select(sql_cast(self._table.c[name], Text).label(name))).scalars())
+
     def reserve(self, job_id: str) -> None:
         """Keep others from saving anything under the job id until the unit ends, also where there is no row yet.
 
@@ -136,6 +156,10 @@ class StartsPending(_Claimable):
             statement = statement.where(start.sender == sender)
         return readable_rows(self.session, start, statement)
 
+    def list_names(self) -> set[str]:
+        """Return everybody who sent or made a waiting request; raises `UnreadableValue`."""
+        return self._list_all("sender") | self._list_all("requested_by")
+
 
 class PendingApprovals(_Claimable):
     """The finished jobs that wait for their release, and their repositories."""
@@ -168,6 +192,10 @@ class PendingApprovals(_Claimable):
         approval = readable(PendingApproval, self.session)
         statement = select(approval).order_by(approval.created_at, approval.job_id)
         return readable_rows(self.session, approval, statement)
+
+    def list_names(self) -> set[str]:
+        """Return everybody who asked for a job that waits for its release; raises `UnreadableValue`."""
+        return self._list_all("requested_by")
 
     def repos_of(self, job_id: str) -> Sequence[Row[Any]]:
         """Return the approval's repositories, ordered by path."""

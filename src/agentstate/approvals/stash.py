@@ -35,6 +35,9 @@ REPOSITORY_VARIABLES = frozenset(
 # What `git stash push -m` writes before the message. A branch name holds neither a blank nor a colon.
 _BRANCH = re.compile(r"On (?:\([^)]*\)|[^ :]+): ")
 _BLANKS = re.compile(r"[ \t\r\n]+")
+GIT_SECONDS = 60.0
+"""How long git may take to list a repository's stashes: one on a dead network share never answers."""
+
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -132,7 +135,10 @@ def _git(repo_dir: RepoDir, *arguments: str) -> str:
             encoding="utf-8",
             errors="surrogateescape",
             check=False,
+            timeout=GIT_SECONDS,
         )
+    except subprocess.TimeoutExpired:
+        raise StashError(place, f"git did not answer within {GIT_SECONDS:g} s") from None
     except (OSError, ValueError) as error:  # git is not on PATH; a NUL in the path
         raise StashError(place, f"git did not run: {error}") from error
     if done.returncode != 0:

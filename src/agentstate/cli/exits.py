@@ -27,6 +27,7 @@ _BY_ERROR: tuple[tuple[type[errors.AgentStateError], int], ...] = (
     (errors.DatabaseMissing, MISSING),
     (errors.DatabaseEmpty, MISSING),
     (errors.DatabaseNotConfigured, USAGE),
+    (errors.ServerDatabase, NO),
     (errors.DatabaseError, TRY_AGAIN),
     (errors.InvalidValue, USAGE),
 )

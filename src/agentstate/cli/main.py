@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from io import TextIOWrapper
@@ -19,13 +20,18 @@ from agentstate.settings import debug_wanted
 COMMANDS = {
     "adopt": "agentstate.cli.schema",
     "approvals": "agentstate.cli.approvals",
+    "backup": "agentstate.cli.backups",
     "conversations": "agentstate.cli.conversations",
     "copy": "agentstate.cli.copy",
+    "doctor": "agentstate.cli.doctor",
     "downgrade": "agentstate.cli.schema",
     "introductions": "agentstate.cli.roles",
+    "maintain": "agentstate.cli.maintain",
+    "restore": "agentstate.cli.backups",
     "sessions": "agentstate.cli.roles",
     "status": "agentstate.cli.status",
     "upgrade": "agentstate.cli.schema",
+    "verify": "agentstate.cli.backups",
 }
 
 
@@ -126,6 +132,10 @@ def run(arguments: list[str] | None = None) -> int:
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    # A parent may have closed them; what is not there is read as empty, and written to nobody.
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115  (open until the process ends)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):
         # Names hold what they like, also on a terminal whose encoding lacks it.
         sys.stdout.reconfigure(errors="backslashreplace")

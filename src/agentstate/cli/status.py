@@ -10,7 +10,7 @@ import click
 from sqlalchemy import Connection, inspect
 
 from agentstate.cli import exits
-from agentstate.cli.output import database_option, json_option, print_fields, print_json, target
+from agentstate.cli.output import database_option, json_option, print_fields, print_json, size_text, target
 from agentstate.db import state
 from agentstate.db.database import Database
 from agentstate.errors import AgentStateError, DatabaseError, ForeignDatabase, SchemaUnversioned
@@ -115,11 +115,11 @@ def _for_people(facts: dict[str, Any]) -> list[tuple[str, object]]:
     known = ": ".join(part for part in (facts["state"], advice[facts["state"]]) if part)
     if facts["backend"] == "sqlite":
         engine = f"SQLite {facts['backend_version']}, journal mode {facts['journal_mode']}"
-        wal = f" + {_bytes(facts['wal_bytes'])} write-ahead log" if facts["wal_bytes"] else ""
-        size = _bytes(facts["file_bytes"]) + wal
+        wal = f" + {size_text(facts['wal_bytes'])} write-ahead log" if facts["wal_bytes"] else ""
+        size = size_text(facts["file_bytes"]) + wal
     else:
         engine = f"PostgreSQL {facts['backend_version']}{', a read-only standby' if facts['standby'] else ''}"
-        size = _bytes(facts["database_bytes"])
+        size = size_text(facts["database_bytes"])
     return [
         ("database", facts["database"]),
         ("engine", engine),
@@ -135,10 +135,3 @@ def _for_people(facts: dict[str, Any]) -> list[tuple[str, object]]:
 
 def _size(path: str) -> int:
     return os.stat(path).st_size if os.path.exists(path) else 0
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"

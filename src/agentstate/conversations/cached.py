@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from agentstate.clock import utc_now
@@ -100,6 +100,17 @@ class CachedConversation:
         same = self._last is None or (bool(found.turns) and found.turns[0].id == self._last[1])
         return same and found.compacted_seq == self._compacted_seq
 
+    def knows(self, found: History[TurnRecord] | None) -> bool:
+        """Return whether the conversation is the one known, and not another that others began under its key."""
+        if found is None or self._last is None or found.compacted_seq >= self._last[0]:
+            return found is not None
+        return bool(found.turns) and found.turns[0].id == self._last[1]
+
+    def forget(self) -> None:
+        """Forget what is stored; a replacement is refused until all of it has been read."""
+        self._start_over()
+        self.next_seq = 0
+
     def take(self, found: History[TurnRecord] | None, *, whole: bool = False) -> None:
         """Learn what is stored now; `found` holds the turns after `since`, or `whole`, all of them.
 
@@ -155,18 +166,20 @@ class CachedConversation:
         self._unsaved, self._replaces = messages, True
         self._awaited.clear()
 
-    def claim(self, count: int) -> None:
-        """Note that the newest `count` messages of other writers are the caller's own, appended directly.
+    def claim(self, count: int, direct: Container[str]) -> None:
+        """Note that `count` messages of other writers are the caller's own, appended directly.
 
-        Each that is among the unsaved ones is not unsaved any more; the others are awaited, until the next save.
-        Raises `InvalidValue` when others wrote fewer.
+        The newest in the turns `direct` (ids) come first, then the newest of all. Each that is among the unsaved ones
+        is not unsaved any more; the others are awaited, until the next save. Raises `InvalidValue` when others wrote
+        fewer.
         """
         if count > len(self._unclaimed):
             raise InvalidValue(
                 "n", f"{count} messages cannot have been appended directly, there are {len(self._unclaimed)} of others"
             )
         for _ in range(count):
-            message = self._unclaimed.pop()[1]
+            newest = max(range(len(self._unclaimed)), key=lambda at: (self._unclaimed[at][0] in direct, at))
+            message = self._unclaimed.pop(newest)[1]
             places = [place for place, unsaved in enumerate(self._unsaved) if unsaved == message]
             if places:
                 del self._unsaved[places[-1]]

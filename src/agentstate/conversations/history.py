@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from agentstate.conversations.messages import messages_text
-from agentstate.conversations.models import ENDED, HEARSAY, TurnKind, effective_summary, new_turn_id
+from agentstate.conversations.models import AUTHORITATIVE, ENDED, HEARSAY, TurnKind, effective_summary, new_turn_id
 from agentstate.conversations.pairing import pair, safe_boundary
 from agentstate.conversations.records import Compaction, CompactionPlan, Message, ProviderView, TurnRecord
 from agentstate.conversations.repositories import Conversations, Turns
@@ -121,6 +121,10 @@ def compact(
     """
     _require_summary(summary)
     _require_seq(up_to_seq, "up_to_seq")
+    if expected_compacted_seq is not None:
+        _require_seq(expected_compacted_seq, "expected_compacted_seq")
+    if supersedes is not None:
+        plain_text(supersedes, "supersedes")
     found = _locked(work, key)
     if expected_compacted_seq is not None and expected_compacted_seq != found.compacted_seq:
         raise StaleCompaction(key, expected_compacted_seq, found.compacted_seq)
@@ -129,11 +133,11 @@ def compact(
     if up_to_seq >= found.next_seq:
         raise InvalidValue("up_to_seq", f"{up_to_seq} is not below {found.next_seq}, the next turn's place")
     before = effective_summary(found.inherited_summary, found.summary)
-    if supersedes is not None and supersedes != before:
-        raise StaleCompaction(key, supersedes, before)
     boundary = safe_boundary(_pairs(found.turns), up_to_seq, found.compacted_seq)
     if boundary <= found.compacted_seq:
         return Compaction(key, up_to_seq, found.compacted_seq, 0, 0, before)
+    if supersedes is not None and supersedes != before:
+        raise StaleCompaction(key, supersedes, before)
     return _store(work, found, up_to_seq, boundary, summary, replaces=supersedes is not None)
 
 
@@ -164,7 +168,9 @@ def replace_history(
         identifier(turn_id, "turn_id")
     found, turns = _locked(work, key), Turns(work)
     stored = None if turn_id is None else turns.find_stored(turn_id)
-    if stored is not None and stored.conversation_key == key and stored.messages == text:
+    # Above a visible turn it is a turn among others, and no replacement.
+    replaced = stored is not None and stored.conversation_key == key and stored.seq <= found.compacted_seq + 1
+    if stored is not None and replaced and stored.messages == text:
         return int(stored.seq)
     if stored is not None:
         raise TurnConflict(stored.id, stored.conversation_key)
@@ -260,7 +266,7 @@ def _concatenated(turns: Sequence[Said]) -> list[Message]:
 
 
 def _as_hearsay(turns: Sequence[Said]) -> list[Message]:
-    """Return the turns' messages; a system's words in a report, question or plan become a user's."""
+    """Return the turns' messages; words of authority in a report, question or plan become a user's."""
     shown: list[Message] = []
     for turn in turns:
         shown += map(_as_user, turn.messages) if turn.kind in HEARSAY else turn.messages
@@ -268,7 +274,7 @@ def _as_hearsay(turns: Sequence[Said]) -> list[Message]:
 
 
 def _as_user(message: Message) -> Message:
-    return {**message, "role": "user"} if message.get("role") == "system" else message
+    return {**message, "role": "user"} if message.get("role") in AUTHORITATIVE else message
 
 
 def _require_summary(summary: object) -> None:

@@ -31,9 +31,10 @@ from agentstate.identity import identifier
 
 @dataclass(frozen=True, slots=True)
 class LegacyGraph:
-    """What goes past the cache, straight to the database."""
+    """What goes past the cache, straight to the database; `begun` are the ids of the turns begun here."""
 
     database: Database
+    begun: set[str]
 
     def messages(self, key: str) -> list[Message]:
         """Return the stored messages of the conversation's history; raises `ConversationNotFound`."""
@@ -42,7 +43,9 @@ class LegacyGraph:
 
     def begin_turn(self, key: str, kind: int = TurnKind.NORMAL) -> TurnWriter:
         """Return a writer of one turn. Once it is stored, tell the cache: `LegacySessions.advance_stored`."""
-        return begin_turn(self.database, key, kind)
+        turn = begin_turn(self.database, key, kind)
+        self.begun.add(turn.id)
+        return turn
 
 
 class LegacySessions:
@@ -59,6 +62,7 @@ class LegacySessions:
         """Use the database, which stays the caller's to close."""
         self._database = database
         self._cache: dict[str, CachedConversation] = {}
+        self._begun: set[str] = set()
         self._lock = threading.RLock()
 
     def get_or_create(self, key: str) -> LegacySession:
@@ -144,6 +148,7 @@ class LegacySessions:
                 try:
                     with self._database.write() as work:
                         seq = _store(work, key, batch, entry.next_seq)
+                        known = batch.replaces or entry.knows(Turns(work).read_history(key, entry.since))
                         entry.freeze(batch)
                 except TurnTooLarge:
                     most = len(batch.messages) // 2  # one alone would have been refused when it was added
@@ -152,6 +157,8 @@ class LegacySessions:
                     entry.take(None)
                     raise
                 entry.settle(batch, seq)
+                if not known:
+                    entry.forget()
 
     def flush_dirty(self) -> None:
         """Save every conversation that has something unsaved; raises `SaveFailed` with the error of each that failed.
@@ -178,8 +185,8 @@ class LegacySessions:
         """Note that the caller has appended `n` messages to the database directly, such as by `graph().begin_turn`.
 
         They are not written again and occur once in the history, whether `add_full_message` was called with them
-        before, is called later (until the next save) or never. Meant are the newest that others wrote and that were
-        not noted before; `InvalidValue` if there are fewer.
+        before, is called later (until the next save) or never. Meant are those of `graph()`'s turns first, then the
+        newest that others wrote, as far as they were not noted before; `InvalidValue` if there are fewer.
 
         With an unsaved `set_history` this saves it, which raises `ConversationChanged` if anything was appended after
         it: save before appending directly.
@@ -189,7 +196,7 @@ class LegacySessions:
         with self._lock:
             entry = self._stored(key)
             if not entry.replaced:
-                entry.claim(n)
+                entry.claim(n, self._begun)
             elif n:
                 self.save(key)
 
@@ -205,7 +212,7 @@ class LegacySessions:
 
     def graph(self) -> LegacyGraph:
         """Return a handle that goes past the cache."""
-        return LegacyGraph(self._database)
+        return LegacyGraph(self._database, self._begun)
 
     def close(self) -> None:
         """Save everything; raises what `flush_dirty` raises, and may be called again then. The database stays open."""

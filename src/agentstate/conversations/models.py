@@ -45,12 +45,16 @@ HEARSAY = frozenset({TurnKind.REPORT, TurnKind.QUESTION, TurnKind.PLAN_SUBMIT})
 """Kinds that say what another agent said: with an origin, and never with a system's authority (SE-10)."""
 
 
+AUTHORITATIVE = frozenset({"system", "developer"})
+"""Roles that a model obeys."""
+
+
 class Conversation(Base):
     """One line of turns, and what it inherits from the conversation that it was forked from.
 
     A branch sees its parent's turns up to `inherited_seq`; turns up to `compacted_seq` are hidden behind the
-    summaries. `next_seq` only grows: a seq is never used twice. Equal ids of parents and turns are not enforced where
-    the other side may be gone (`fork_turn_id`).
+    summaries. `next_seq` only grows: a seq is never used twice. `fork_turn_id` names the parent's turn at which this
+    one left; it is no foreign key, since that turn may be gone.
     """
 
     __tablename__ = "conversations"

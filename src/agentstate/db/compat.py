@@ -24,7 +24,7 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.orm import Mapper, Session, aliased
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from agentstate.db.base import Base
 from agentstate.errors import UnreadableValue
@@ -104,6 +104,11 @@ class FoundRow:
 
     raw: Mapping[str, Any]
     values: Mapping[str, Any] | None
+    error: UnreadableValue | None = None
+
+    def name(self, keys: Sequence[str]) -> str:
+        """Return what a person calls the row: its keys, as they are stored."""
+        return ", ".join(f"{key}={_shown(self.raw[key])!r}" for key in keys)
 
 
 def found_rows(
@@ -123,6 +128,19 @@ def found_rows(
 def _one_value_at_a_time(
     connection: Connection, statement: Select[Any], parameters: Mapping[str, Any], table: str, keys: Sequence[str]
 ) -> Iterator[FoundRow]:
+    for row in rows_one_by_one(connection, statement, parameters):
+        if row.error is not None:
+            detail = row.error.detail
+            log.warning(
+                "%s: the row with %s is left out: %s", table, row.name(keys), detail, extra={"row_left_out": True}
+            )
+        yield row
+
+
+def rows_one_by_one(
+    connection: Connection, statement: Select[Any], parameters: Mapping[str, Any]
+) -> Iterator[FoundRow]:
+    """Yield every row that a SELECT of columns yields, judged value by value; `error` says why one cannot be read."""
     columns = list(statement.selected_columns)
     names = [str(column.key) for column in columns]
     # As bytes nothing is undecodable in SQLite, and as text nothing is too large on a server; the columns' own types
@@ -140,9 +158,7 @@ def _one_value_at_a_time(
                 for name, column in zip(names, columns, strict=True)
             }
         except UnreadableValue as error:
-            name = ", ".join(f"{key}={_shown(raw[key])!r}" for key in keys)
-            log.warning("%s: the row with %s is left out: %s", table, name, error.detail, extra={"row_left_out": True})
-            yield FoundRow(raw, None)
+            yield FoundRow(raw, None, error)
         else:
             yield FoundRow(raw, values)
 
@@ -156,7 +172,8 @@ def _value(name: str, kind: TypeEngine[Any], text: str | None, dialect: Any) -> 
     if processor is not None:
         return processor(text)
     try:
-        return int(text) if kind.python_type is int else text
+        stored = kind.impl_instance if isinstance(kind, TypeDecorator) else kind
+        return int(text) if stored.python_type is int else text
     except ValueError:
         raise UnreadableValue("", name, f"column {name} holds {text!r}, which is no number") from None
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, Pool
@@ -32,6 +32,9 @@ from agentstate.errors import (
     SchemaBehind,
 )
 from agentstate.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from agentstate.db.space import SpaceReport
 
 _abandoned: list[Pool] = []
 """Pools inherited through fork(): kept for ever, so that no child closes a connection that its parent uses (CN-01)."""
@@ -74,6 +77,7 @@ class Database:
         self._found: str | None = None
         self._memory_tables = 0
         self._complete_tables: set[str] = set()
+        self._in_use = True
         _handles.add(self)
 
     @classmethod
@@ -236,9 +240,29 @@ class Database:
         self._at_head = False
         self._complete_tables.clear()
 
+    def reclaim(self, max_pages: int = 25_600, *, max_seconds: float | None = None, full: bool = False) -> SpaceReport:
+        """Give the room of deleted rows back to the disk: at most `max_pages` pages, and all of the write-ahead log.
+
+        Goes in steps between which others take their turn; the step at whose end `max_seconds` have passed is the last.
+        `full` rewrites the whole file instead, while writers wait, and switches on auto_vacuum, without which a
+        file never gets smaller (FS-14). A reader that keeps the log from being emptied is reported (FS-13). Where there
+        is no file nothing is to be done.
+
+        Raises what a unit of work that writes raises, and `NoRoomToRewrite`; what was given back before stays given.
+        """
+        from agentstate.db.space import SpaceReport, reclaim_file  # only maintenance loads what knows it
+
+        if self.readonly:
+            raise DatabaseReadOnly(self._name)
+        self._prepare(writes=True)
+        if self._path is None:
+            return SpaceReport(None, hint="" if self.in_memory else "on PostgreSQL autovacuum does this")
+        return reclaim_file(self._path, self._settings, max_pages=max_pages, max_seconds=max_seconds, full=full)
+
     def close(self) -> None:
         """Close every connection. The handle can be used again and then opens new ones; a memory database is gone."""
         self._engine.dispose()
+        self._in_use = False
         self._at_head = False
         self._memory_tables = 0
 
@@ -287,6 +311,7 @@ class Database:
 
     def _reconnect_if_needed(self) -> None:
         """Leave connections behind that belong to a parent process or to a file that is no longer at the path."""
+        self._in_use = True
         if self._kind == "memory":
             self._create_memory_tables()
             return  # a child process has a copy of the memory, connection and all
@@ -341,6 +366,11 @@ class Database:
             self._at_head = False  # somebody changed the schema meanwhile: the next call looks at it
             return DatabaseUnavailable(self._name, f"{detail}; its schema was changed meanwhile, try again")
         return SchemaBehind(self._name, self._found, state.HEAD)
+
+
+def is_held(path: str) -> bool:
+    """Return whether this process holds a `Database` on the file at `path` that is not closed."""
+    return any(database.path == path and database._in_use for database in list(_handles))
 
 
 def _renew_locks() -> None:

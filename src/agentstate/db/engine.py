@@ -63,6 +63,28 @@ def file_engine(path: str, mode: files.Mode, settings: Settings, missing: Missin
     return _with_events(engine, path, settings, missing)
 
 
+def looking_engine(path: str, query: str, settings: Settings, missing: Missing) -> Engine:
+    """Return an engine for looking at the SQLite file at `path` in one certain way: `query` is SQLite's, of its URI."""
+
+    def connect() -> sqlite3.Connection:
+        files.check(path, "ro")
+        return _connect(path, query, "ro", settings)
+
+    return _with_events(create_engine("sqlite://", creator=connect, poolclass=NullPool), path, settings, missing)
+
+
+def keeps_a_log(path: str, settings: Settings) -> bool:
+    """Return whether the file is in mode WAL, asked for without locks and without making anything beside it."""
+    try:
+        _connect(path, "mode=ro&nolock=1", "ro", settings).close()
+    except sqlite3.OperationalError as error:
+        # Without locks there is no log either: a file in mode WAL cannot be opened so.
+        return getattr(error, "sqlite_errorname", "") == "SQLITE_CANTOPEN"
+    except sqlite3.DatabaseError:
+        pass  # whatever it is, whoever opens it with locks is told
+    return False
+
+
 def memory_engine(name: str, settings: Settings, missing: Missing) -> Engine:
     """Return an engine with one connection to a database in memory, shared by all threads, one at a time (CN-02).
 

@@ -44,7 +44,7 @@ def translate_sqlite(
         return DatabaseFull(database)
     if name.startswith("SQLITE_CORRUPT"):
         return DatabaseCorrupt(database, message)
-    if name == "SQLITE_NOTADB":
+    if name == "SQLITE_NOTADB" or message == "unsupported file format":
         return NotADatabase(database, message)
     if name == "SQLITE_TOOBIG":
         return TooLarge("value", "it is larger than the database can hold in one field or row")

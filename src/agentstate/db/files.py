@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from agentstate.db.unfinished import abandoned, waiting_to_replace
 from agentstate.errors import (
     DatabaseEmpty,
     DatabaseMissing,
@@ -85,6 +86,7 @@ def check(path: str, mode: Mode) -> os.stat_result | None:
         raise DatabaseUnavailable(path, f"the file belongs to {_name(found.st_uid)} and {_me()} may not read it")
     if mode != "ro":
         if not os.access(path, os.W_OK, effective_ids=True):
+            _check_mount(path, path)
             raise DatabaseUnavailable(path, f"the file belongs to {_name(found.st_uid)} and {_me()} may not write it")
         _check_directory(path, directory)
     if found.st_size == 0:
@@ -122,6 +124,22 @@ def refuse_links(path: str) -> None:
 def writable_directory(path: str) -> bool:
     """Return whether this user may create files beside the database, which WAL needs."""
     return os.access(os.path.dirname(path), os.W_OK | os.X_OK, effective_ids=True)
+
+
+def check_replaceable(path: str) -> None:
+    """Raise unless a new database may be put at the path, whatever file lies there now, if any.
+
+    Raises `NotADatabase` for what is no file, and `DatabaseUnavailable` for a planted link and for a directory that is
+    missing or that this user may not write to.
+    """
+    refuse_links(path)
+    directory = os.path.dirname(path)
+    if os.path.exists(path):
+        kind = os.stat(path).st_mode
+        if not stat.S_ISREG(kind):
+            raise NotADatabase(path, f"it is a {_kind(kind)}")
+    _check_place(path, directory)
+    _check_directory(path, directory)
 
 
 def has_wal(path: str) -> bool:
@@ -166,30 +184,53 @@ def backups_beside(path: str) -> list[str]:
 
 
 def remove_stale_partials(path: str) -> None:
-    """Delete the unfinished backups beside the database whose processes are gone: each is a whole copy in size."""
-    directory, name = os.path.split(path)
-    for entry in os.listdir(directory):
-        owner = re.fullmatch(re.escape(f"{name}.backup-") + r".*\.partial-(\d+)(?:-wal|-shm|-journal)?", entry)
-        if owner and not _alive(int(owner[1])):
+    """Delete the unfinished backups beside the file whose processes are gone: each is a whole copy in size.
+
+    Those of other databases too, because a backup that was killed may have had another name than the next one.
+    """
+    directory = os.path.dirname(path) or "."
+    try:
+        entries = os.listdir(directory)
+    except OSError:
+        return  # whoever wants to write there is told
+    for entry in entries:
+        if abandoned(entry, "partial"):
             with suppress(OSError):
                 os.unlink(os.path.join(directory, entry))
 
 
-def _alive(pid: int) -> bool:
+def beside(path: str) -> list[str]:
+    """Return the database's file and everything beside it that is named after it, sidecars and backups included."""
+    directory, name = os.path.split(path)
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
+        entries = os.listdir(directory)
+    except OSError:
+        return [path, *(path + suffix for suffix in SIDECARS)]  # a directory may be closed to its readers
+    return sorted(
+        os.path.join(directory, entry) for entry in entries if re.match(rf"{re.escape(name)}([-.]|\Z)", entry)
+    )
 
 
-def _check_absent(path: str, directory: str, mode: Mode) -> None:
+def unfinished_copies(path: str) -> list[str]:
+    """Return what lies beside the database of copies that were being made by processes that are gone."""
+    return [name for name in beside(path) if abandoned(name, "partial", "restoring")]
+
+
+def _check_place(path: str, directory: str) -> None:
     if os.path.islink(path):
         raise DatabaseUnavailable(path, "it is a symbolic link to nothing, which is not followed; remove it")
     if not os.path.isdir(directory):
         raise DatabaseUnavailable(path, f"the directory {directory} does not exist (looked for it as user {_me()})")
+
+
+def _check_absent(path: str, directory: str, mode: Mode) -> None:
+    _check_place(path, directory)
+    if waiting := waiting_to_replace(path):
+        raise DatabaseUnavailable(
+            path,
+            "a restore of it is under way, or was cut off in the middle: if so, run 'agentstate restore' again; "
+            f"the restored database is whole and waits in {waiting[-1]}",
+        )
     if mode != "rwc":
         raise DatabaseMissing(path)
     _check_directory(path, directory)
@@ -197,11 +238,22 @@ def _check_absent(path: str, directory: str, mode: Mode) -> None:
 
 def _check_directory(path: str, directory: str) -> None:
     if not writable_directory(path):
+        _check_mount(path, directory)
         owner = _name(os.stat(directory).st_uid)
         raise DatabaseUnavailable(
             path,
             f"the directory {directory} belongs to {owner} and {_me()} may not write to it; "
             "SQLite keeps its journal beside the database",
+        )
+
+
+def _check_mount(path: str, place: str) -> None:
+    """Raise `DatabaseUnavailable` where nobody may write, whatever the permissions say: outside a sandbox (FS-03)."""
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        raise DatabaseUnavailable(
+            path,
+            f"{place} is mounted read-only for this process, which runs as {_me()}; where a sandbox does that "
+            f"(systemd: ProtectSystem=), list the directory {os.path.dirname(path)}, not the file, in ReadWritePaths=",
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from math import ceil
 from types import ModuleType
@@ -71,6 +72,21 @@ def without_password(url: str) -> str:
     pairs = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if not _is_secret(name)]
     parameters = question + urlencode(pairs, safe=",:/") if pairs else ""
     return f"{scheme}://{credentials.partition(':')[0]}{at}{place}{parameters}"
+
+
+def dump_command(url: str, file: str) -> str:
+    """Return the shell command, without a password, that backs the database up to a file of its owner alone."""
+    return f"(umask 077; pg_dump --format=custom --file={shlex.quote(file)} --dbname={_address(url)})"
+
+
+def restore_command(url: str, file: str) -> str:
+    """Return the shell command, without a password, that restores such a backup, all of it or nothing."""
+    options = "--clean --if-exists --no-owner --single-transaction"
+    return f"pg_restore {options} --dbname={_address(url)} {shlex.quote(file)}"
+
+
+def _address(url: str) -> str:
+    return shlex.quote(_URL.sub("postgresql://", without_password(url), count=1))
 
 
 def with_events(engine: Engine, url: str, settings: Settings, missing: Callable[[str], AgentStateError]) -> Engine:

@@ -14,11 +14,9 @@ from alembic.runtime.migration import MigrationContext, RevisionStep
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, inspect
 
-from agentstate.clock import utc_now
 from agentstate.db import state
-from agentstate.db.backup import write_backup
+from agentstate.db.backup import dated, write_backup
 from agentstate.db.database import Database
-from agentstate.db.files import remove_stale_partials
 from agentstate.db.takeover import take_over_tables
 from agentstate.errors import CannotAdopt, DatabaseUnavailable, DowngradeLosesData, InvalidValue
 
@@ -278,8 +276,6 @@ def _backup(database: Database, connection: Connection, revision: str | None) ->
     tables = state.our_tables(connection)
     if not any(connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() for table in tables):
         return None
-    remove_stale_partials(database.path)
-    moment = utc_now().strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
-    destination = f"{database.path}.backup-{revision or 'unversioned'}-{moment}"
+    destination = dated(database.path, revision)
     write_backup(database.path, destination, database.settings)
     return destination

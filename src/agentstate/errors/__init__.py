@@ -14,6 +14,7 @@
     │   ├── DuplicateRepo             job_id, repo_dir
     │   ├── AlreadyReleased           job_id, repo_dir, commit_sha
     │   ├── ConstraintViolated        database, detail
+    │   ├── BackupExists              database
     │   ├── DowngradeLosesData        revision, losses
     │   ├── CannotAdopt               database, reason
     │   ├── TargetNotEmpty            database, tables
@@ -49,18 +50,26 @@
     └── DatabaseError                 database
         ├── DatabaseNotConfigured
         ├── DatabaseMissing
+        │   └── BackupMissing
         ├── DatabaseEmpty
+        │   └── BackupEmpty
         ├── DatabaseUnavailable       reason
         ├── NotADatabase              reason
+        │   └── NotABackup
         ├── DatabaseCorrupt           detail
+        │   └── BackupDamaged
         ├── DatabaseBusy              seconds
+        ├── DatabaseInUse             by
+        ├── ServerDatabase            command
         ├── DatabaseFull
+        │   └── NoRoomToRewrite       needed, free
         ├── DatabaseReadOnly
         ├── UnreadableValue           field, detail
         ├── SchemaBehind              found, expected
         ├── SchemaAhead               found, expected
         ├── SchemaUnversioned         expected
         └── ForeignDatabase           tables, hint
+            └── ForeignBackup
 
 A class is named after the fact, carries it in attributes, and its message tells a person what to do. The facts
 are also the exception's `args`, so that errors survive pickling between processes. `database` is a path or a URL
@@ -81,6 +90,16 @@ from agentstate.errors.approvals import (
     StartNotFound,
     StartStillPending,
     StashError,
+)
+from agentstate.errors.backups import (
+    BackupDamaged,
+    BackupEmpty,
+    BackupExists,
+    BackupMissing,
+    DatabaseInUse,
+    ForeignBackup,
+    NotABackup,
+    ServerDatabase,
 )
 from agentstate.errors.base import (
     AgentStateError,
@@ -131,6 +150,7 @@ from agentstate.errors.database import (
     DatabaseUnavailable,
     DowngradeLosesData,
     ForeignDatabase,
+    NoRoomToRewrite,
     NotADatabase,
     SchemaAhead,
     SchemaBehind,
@@ -147,6 +167,10 @@ __all__ = [
     "AmbiguousKey",
     "AmbiguousStash",
     "ApprovalNotFound",
+    "BackupDamaged",
+    "BackupEmpty",
+    "BackupExists",
+    "BackupMissing",
     "CannotAdopt",
     "Conflict",
     "ConstraintViolated",
@@ -161,6 +185,7 @@ __all__ = [
     "DatabaseEmpty",
     "DatabaseError",
     "DatabaseFull",
+    "DatabaseInUse",
     "DatabaseMissing",
     "DatabaseNotConfigured",
     "DatabaseReadOnly",
@@ -170,6 +195,7 @@ __all__ = [
     "EmptySummary",
     "EmptyTurn",
     "Forbidden",
+    "ForeignBackup",
     "ForeignDatabase",
     "InvalidCursor",
     "InvalidIdentifier",
@@ -177,6 +203,8 @@ __all__ = [
     "InvalidRole",
     "InvalidSetting",
     "InvalidValue",
+    "NoRoomToRewrite",
+    "NotABackup",
     "NotADatabase",
     "NotASessionStore",
     "NotFound",
@@ -188,6 +216,7 @@ __all__ = [
     "SchemaAhead",
     "SchemaBehind",
     "SchemaUnversioned",
+    "ServerDatabase",
     "StaleCompaction",
     "StartNotFound",
     "StartStillPending",

@@ -15,7 +15,7 @@ class ConversationNotFound(NotFound):
         self.key = key
 
     def __str__(self) -> str:
-        return f"there is no conversation {self.key!r}; 'agentstate conversations' lists what there is"
+        return f"there is no conversation {self.key!r}; 'agentstate conversations --json' lists the keys"
 
 
 class TurnNotFound(NotFound):
@@ -54,7 +54,7 @@ class SaveFailed(AgentStateError):
 
     def __str__(self) -> str:
         shown = ", ".join(f"{key}: {error}" for key, error in list(self.failures.items())[:5])
-        return f"{len(self.failures)} conversations could not be saved and are kept in memory ({shown}); try again"
+        return f"{len(self.failures)} of the conversations could not be saved and stay in memory ({shown}); try again"
 
 
 class NotASessionStore(AgentStateError):
@@ -107,7 +107,7 @@ class ConversationHasChildren(Conflict):
     def __str__(self) -> str:
         branches = f"{_some(self.inheriting)} continue it" if self.inheriting else ""
         if self.running:
-            at_work = f"{_some(self.running)} below it are still at work"
+            at_work = f"still at work below it: {_some(self.running)}"
             reasons = " and ".join(filter(None, [at_work, branches]))
             return (
                 f"conversation {self.key!r} cannot be deleted: {reasons}; set the status of what is at work to its end"
@@ -138,11 +138,11 @@ class StaleCompaction(ConversationChanged):
     """Somebody compacted the conversation since the snapshot that was summarised."""
 
     def __str__(self) -> str:
-        return (
-            f"conversation {self.key!r} was compacted or summarised since "
-            f"(expected {_short(self.expected)}, found {_short(self.actual)}); "
-            "look at it again, and summarise what is there now"
-        )
+        if isinstance(self.actual, int):
+            what = f"is compacted up to turn {self.actual} already, which does not go with {self.expected!r}"
+        else:
+            what = f"has another summary, {_short(self.actual)}, than {_short(self.expected)}"
+        return f"conversation {self.key!r} {what}; look at it again, and summarise what is there now"
 
 
 class TurnConflict(Conflict):

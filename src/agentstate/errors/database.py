@@ -160,6 +160,21 @@ class DatabaseFull(DatabaseError):
         return f"{self.database} is full: free space on its disk (or lift its size limit), then try again"
 
 
+class NoRoomToRewrite(DatabaseFull):
+    """Rewriting the file takes `needed` bytes of free disk, and only `free` are there; nothing was changed."""
+
+    def __init__(self, database: str, needed: int, free: int) -> None:
+        super().__init__(database, needed, free)
+        self.needed = needed
+        self.free = free
+
+    def __str__(self) -> str:
+        return (
+            f"rewriting {self.database} needs {self.needed} bytes of free disk, and {self.free} are free; "
+            "nothing was changed; free some, then try again"
+        )
+
+
 class DatabaseReadOnly(DatabaseError):
     """A write was tried on a database that was opened read-only, or that cannot be written."""
 

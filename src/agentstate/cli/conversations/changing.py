@@ -22,7 +22,11 @@ from agentstate.errors import ConversationNotFound, EmptySummary, InvalidValue, 
 @click.argument("key")
 @click.argument("label", nargs=-1)
 @click.option("--key", "child", metavar="CHILD", help="The new key. Without it: KEY:fork:<UTC second>.")
-@click.option("--empty", is_flag=True, help="Start empty instead of with the history so far.")
+@click.option(
+    "--empty",
+    is_flag=True,
+    help="Start empty instead of with the history so far, and count as at work until its status says it has ended.",
+)
 @database_option
 @json_option
 def fork_command(
@@ -89,7 +93,8 @@ def compact_command(
     if as_json:
         print_json({name: getattr(done, name) for name in ("key", "requested_seq", "up_to_seq", "turns", "deleted")})
     elif done.turns:
-        say(f"compacted {key} up to turn {done.up_to_seq}: {done.turns} turns hidden, {done.deleted} deleted")
+        turns = "1 turn" if done.turns == 1 else f"{done.turns} turns"
+        say(f"compacted {key} up to turn {done.up_to_seq}: {turns} hidden, {done.deleted} deleted")
     else:
         say(f"agentstate: nothing of {key} can be compacted so far; nothing was changed", err=True)
     return 0 if done.turns else exits.NO

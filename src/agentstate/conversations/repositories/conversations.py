@@ -54,7 +54,7 @@ def _take_seq(*, ended: bool) -> Update:
 @cache
 def _find(*, lock: bool) -> Select[Any]:
     statement = select(CONVERSATIONS).where(CONVERSATIONS.c.key == _KEY)
-    return statement.with_for_update() if lock else statement
+    return statement.with_for_update(key_share=True) if lock else statement
 
 
 class Conversations(Repository):
@@ -179,12 +179,14 @@ class Conversations(Repository):
 
         Always in the order of their keys, so that two who lock the same ones wait and never deadlock (PG-02). Whoever
         writes to several calls this first and then reads again what it decided on. SQLite's single writer needs none.
+        The lock is FOR NO KEY UPDATE, as an UPDATE's own: a second UPDATE of a child in one unit looks whether its
+        parent is still there, and would wait for the parent's stronger lock while it holds the child's.
         """
         if self.connection.dialect.name != "postgresql":
             return
         for some in chunks(sorted(set(keys))):
             statement = select(CONVERSATIONS.c.key).where(CONVERSATIONS.c.key.in_(some))
-            self.connection.execute(statement.order_by(CONVERSATIONS.c.key).with_for_update()).all()
+            self.connection.execute(statement.order_by(CONVERSATIONS.c.key).with_for_update(key_share=True)).all()
 
     def delete(self, key: str) -> bool:
         """Delete the conversation with its turns; return whether there was one. Its children become roots."""

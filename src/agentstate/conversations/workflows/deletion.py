@@ -26,10 +26,14 @@ def delete_conversation(work: UnitOfWork, key: str, *, children: Children = "ref
     if children not in ("refuse", "keep", "cascade"):
         raise InvalidValue("children", f"{children!r} is not one of refuse, keep, cascade")
     conversations, turns = Conversations(work), Turns(work)
-    if not conversations.exists(identifier(key, "key")):
+    row = conversations.find_row(identifier(key, "key"))
+    if row is None:
         return Deletion((), ())
     family, line = conversations.list_descendants(key), turns.line(key)
-    conversations.lock([key, *(row.key for row in family), *(owner for owner, _ in line)])
+    ancestors = {owner for owner, _ in line if owner != key} | {row.parent_key or key}
+    conversations.lock([key, *(below.key for below in family), *ancestors])
+    if not conversations.exists(key):
+        return Deletion((), ())  # somebody else was quicker
     _require_unchanged(work, key, family, line)
 
     running = sorted(row.key for row in family if is_running(row.status, branch=row.inherited_seq is not None))
@@ -46,7 +50,7 @@ def delete_conversation(work: UnitOfWork, key: str, *, children: Children = "ref
             conversations.end_inheritance(branch)
         detached = conversations.detach(key)
     conversations.delete_many(deleted)
-    turns.release([owner for owner, _ in line if owner != key])
+    turns.release(sorted(ancestors - {key}))  # they kept turns for what is gone, its fork point at least
     return Deletion(tuple(deleted), tuple(detached))
 
 

@@ -142,16 +142,20 @@ def complete(work: UnitOfWork, key: str, status: str = COMPLETED) -> None:
     Raises `InvalidValue` for a status that is no end, `ConversationNotFound`, and `ConversationEnded` when it has
     ended another way.
     """
+    if _has_to_end(work, key, status):
+        change(work, key, status=status)
+
+
+def _has_to_end(work: UnitOfWork, key: str, status: str) -> bool:
+    """Return whether the conversation is not ended that way yet; raises what `complete` raises."""
     if identifier(status, "status") not in ENDED:
         raise InvalidValue("status", f"{status!r} is no end; one of {', '.join(sorted(ENDED))} is")
     row = Conversations(work).find_row(key, lock=True)
     if row is None:
         raise ConversationNotFound(identifier(key, "key"))
-    if row.status == status:
-        return
-    if row.status in ENDED:
+    if row.status in ENDED and row.status != status:
         raise ConversationEnded(key, row.status)
-    change(work, key, status=status)
+    return bool(row.status != status)
 
 
 def report(
@@ -201,8 +205,12 @@ def finish(
     `turn_id` makes it safe to repeat, as in `append`. Raises what `complete` and `report` raise.
     """
     Conversations(work).lock([identifier(key, "key"), identifier(conductor_key, "conductor_key")])
-    complete(work, key, status)
-    return report(work, conductor_key, key, text, turn_id=turn_id)
+    # What can be refused comes first: a caller who catches the error keeps a unit in which nothing of this happened.
+    has_to_end = _has_to_end(work, key, status)
+    reported = report(work, conductor_key, key, text, turn_id=turn_id)
+    if has_to_end:
+        change(work, key, status=status)
+    return reported
 
 
 def _say(

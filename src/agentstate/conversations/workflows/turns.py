@@ -12,6 +12,7 @@ from typing import Any
 from agentstate.conversations.messages import messages_text, meta_text
 from agentstate.conversations.models import (
     ACTIVE,
+    AUTHORITATIVE,
     ENDED,
     HEARSAY,
     Conversation,
@@ -24,6 +25,7 @@ from agentstate.conversations.repositories import Conversations, Turns
 from agentstate.db.types import aware, plain_text
 from agentstate.db.uow import UnitOfWork
 from agentstate.errors import (
+    ConversationChanged,
     ConversationEnded,
     ConversationNotFound,
     EmptyTurn,
@@ -33,9 +35,6 @@ from agentstate.errors import (
     TurnConflict,
 )
 from agentstate.identity import identifier
-
-AUTHORITATIVE = frozenset({"system", "developer"})
-"""Roles that a model obeys."""
 
 _HEARSAY_NAMES: dict[int, str] = {
     TurnKind.REPORT: "report",
@@ -179,7 +178,9 @@ def _next_seq(work: UnitOfWork, key: str) -> int:
     seq = Conversations(work).take_seq(key)
     if seq is None:
         require_open(work, key)
-        raise ConversationNotFound(key)
+        seq = Conversations(work).take_seq(key)  # somebody reopened it between the two statements
+    if seq is None:
+        raise ConversationChanged(key, "open", "ended")
     return seq
 
 

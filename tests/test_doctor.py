@@ -27,6 +27,7 @@ from agentstate.approvals.stash import marker_for
 from agentstate.conversations import workflows as conversations
 from agentstate.db import files
 from agentstate.db.database import Database
+from agentstate.db.health.log import log_state
 from agentstate.db.state import HEAD, REVISIONS
 from agentstate.doctor import Report, examine
 from agentstate.errors import DatabaseCorrupt, ForeignDatabase
@@ -77,7 +78,7 @@ def broken(path: Path, *statements: str) -> Path:
 # --- nothing is found, and nothing is changed ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("journal_mode", ["wal", "delete"])
+@pytest.mark.parametrize("journal_mode", ["wal", "delete", "truncate", "persist"])
 def test_nothing_is_found_in_a_healthy_database(
     healthy: Path, journal_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -736,10 +737,11 @@ def test_a_large_log_is_told_with_how_much_is_only_there(healthy: Path) -> None:
             writer.execute("CREATE TABLE filler (content)")
             writer.executemany("INSERT INTO filler VALUES (zeroblob(?))", [(8 * 2**20,)] * 9)
         held_up = examine(str(healthy))
-        reader.kill()
-        reader.wait()
+        with holding(healthy, "BEGIN", "SELECT * FROM sessions"):  # which has seen everything, and is in nobody's way
+            reader.kill()
+            reader.wait()
 
-        what, do = only(healthy, "log", "warning")
+            what, do = only(healthy, "log", "warning")
 
     assert checks(held_up) == [("warning", "log")] * 2
     assert held_up.findings[1].do.endswith("once nobody holds it up")
@@ -747,33 +749,44 @@ def test_a_large_log_is_told_with_how_much_is_only_there(healthy: Path) -> None:
     assert do == "'agentstate maintain' puts it back and shortens it"
 
 
+def test_a_reader_that_does_without_the_log_is_counted_from_where_it_stood(healthy: Path) -> None:
+    """FS-13: one that began when the database had everything keeps what was written since from being put back."""
+    reads = ("BEGIN", "SELECT * FROM sessions")
+    with closing(sqlite3.connect(healthy, isolation_level=None)) as writer:
+        writer.execute("CREATE TABLE filler (content)")
+        with holding(healthy, *reads) as first:
+            writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            with holding(healthy, *reads) as second:
+                before = log_state(str(healthy))
+                writer.execute("INSERT INTO filler VALUES (zeroblob(1000000))")
+
+                state = log_state(str(healthy))
+
+    assert before is not None
+    assert state is not None
+    assert state.pages > before.pages == before.put_back == state.put_back
+    assert dict(state.readers) == {first.pid: before.pages, second.pid: before.pages}
+
+
 FREE_SPACE = """
-from pathlib import Path
+import os, sqlite3
 from agentstate.db.database import Database
 from agentstate.db.schema import upgrade
 from agentstate.doctor import examine
-import os
 os.chmod(".", 0o700)
 path = os.path.abspath("agent.db")
 with Database.open(path, "rwc") as database:
     upgrade(database)
 def told():
-    return [found.severity + " " + found.what for found in examine(path).findings if found.check == "free space"]
-print(told())
-grow("80m")
-print(told())
-os.close(os.open("ballast", os.O_CREAT | os.O_WRONLY))
-os.truncate(path, os.stat(path).st_size)
-import sqlite3
-with sqlite3.connect(path) as connection:
-    connection.execute("PRAGMA journal_mode = delete")
-    connection.execute("CREATE TABLE filler (content)")
-    for _ in range(8):
-        connection.execute("INSERT INTO filler VALUES (randomblob(?))", (10 * 2**20,))
-        connection.commit()
-        if _ == 0:
-            grow("160m")
-print(told())
+    print([found.severity + " " + found.what for found in examine(path).findings if found.check == "free space"])
+told()
+grow("180m")
+told()
+connection = sqlite3.connect(path, isolation_level=None)
+connection.execute("PRAGMA wal_autocheckpoint = 0")
+connection.execute("CREATE TABLE filler (content)")
+connection.executemany("INSERT INTO filler VALUES (zeroblob(?))", [(10 * 2**20,)] * 10)
+told()
 """
 
 

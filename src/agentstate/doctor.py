@@ -44,7 +44,7 @@ def examine(target: str | None = None, *, now: datetime | None = None) -> Report
     Nothing is changed: no byte of the database or beside it, no file is made, and no lock of this process is dropped
     (FS-11). Every row is read, and on SQLite every page; that keeps writers waiting in the journal modes other than
     WAL. In a process that uses the database itself, keep its `Database` open meanwhile: while this reads what a killed
-    process left, SQLite would let a new one only read. `now` (aware; None: the current time) is what ages are counted from.
+    process left, SQLite would let a new one only read. Ages are counted from `now` (aware; None: the current time).
 
     Raises nothing of ours: what is wrong with the settings, or with the database as a whole, is a finding too.
     """

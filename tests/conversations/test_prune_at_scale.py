@@ -92,19 +92,23 @@ def large(request: pytest.FixtureRequest) -> Iterator[Database]:
 
 @pytest.mark.slow
 def test_300_000_conversations_are_pruned_in_one_call(large: Database) -> None:
-    """RT-08, RT-05, acceptance 21: deleting a very large tree failed with "too many SQL variables"."""
-    add_many(large, MANY, below_the_first=MANY - 10_000)
+    """RT-08, RT-05, acceptance 21: deleting a very large tree failed with "too many SQL variables".
 
-    done = prune(large, now=NOON, protect=[f"k-{number}" for number in range(MANY - 1, 2 * MANY)])
+    A tenth of that on the server, whose bound is lower: filling it takes most of the time.
+    """
+    many = MANY if large.in_memory else MANY // 10
+    add_many(large, many, below_the_first=many - many // 30)
 
-    assert (done.candidates, done.deleted, done.kept) == (MANY, MANY - 1, {"protected": 1})
+    done = prune(large, now=NOON, protect=[f"k-{number}" for number in range(many - 1, 2 * many)])
+
+    assert (done.candidates, done.deleted, done.kept) == (many, many - 1, {"protected": 1})
     assert left(large) == (1, 0)
 
 
 @pytest.mark.slow
 def test_300_000_keys_are_looked_up_and_deleted_in_one_call(large: Database) -> None:
     """RT-08: the bound on ids in a statement is the engine's, and no caller can know it."""
-    keys = [f"k-{number}" for number in range(MANY)]
+    keys = [f"k-{number}" for number in range(MANY if large.in_memory else MANY // 3)]
     add_many(large, 2_000)
 
     with large.write() as work:

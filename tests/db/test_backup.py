@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agentstate import adapter
-from agentstate.db import seal
+from agentstate.db import backup, seal
 from agentstate.db.backup import back_up, write_backup
 from agentstate.db.database import Database
 from agentstate.db.schema import upgrade
@@ -262,6 +262,49 @@ def test_a_directory_gets_a_file_of_a_dated_name(source: Path, tmp_path: Path, l
     assert contents(first.file) == contents(source)
 
 
+@pytest.mark.parametrize("journal_mode", ["wal", "delete"])
+def test_a_copy_is_of_one_moment(path: Path, journal_mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FS-08: a large copy that began anew with each write of others had no end."""
+    monkeypatch.setattr(backup, "_STEP", 1)
+    settings = Settings(journal_mode=journal_mode)
+    made(path, settings=settings)
+    writes: list[bool] = []
+
+    def writes_meanwhile(done: int, total: int) -> None:
+        if len(writes) < 5:
+            writes.append(sqlite_writes(path, len(writes)))
+
+    with Database.open(path, "ro", settings=settings) as database:
+        back_up(database, f"{path}.copy", on_progress=writes_meanwhile)
+
+    assert writes == [journal_mode == "wal"] * 5  # in another mode a reader keeps writers out
+    assert asked(Path(f"{path}.copy"), "SELECT count(*) FROM sessions") == 0
+    assert asked(Path(f"{path}.copy"), "PRAGMA integrity_check") == "ok"
+
+
+def test_who_stops_it_leaves_nothing(source: Path) -> None:
+    """Second thoughts come while a large file is copied; Ctrl-C is heard between two steps."""
+
+    def stops(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with Database.open(source, "ro") as database, pytest.raises(KeyboardInterrupt):
+        back_up(database, f"{source}.copy", on_progress=stops)
+
+    assert [name for name in digests(source) if "copy" in name] == []
+
+
+def sqlite_writes(path: Path, number: int) -> bool:
+    """Return whether another connection could write a session at this moment."""
+    with closing(sqlite3.connect(path, timeout=0)) as connection:
+        try:
+            connection.execute("INSERT INTO sessions VALUES ('worker', ?, 's', 't')", [f"sender-{number}"])
+            connection.commit()
+        except sqlite3.OperationalError:
+            return False
+    return True
+
+
 def test_progress_counts_the_pages(source: Path) -> None:
     """A large database takes minutes."""
     seen: list[tuple[int, int]] = []
@@ -330,12 +373,8 @@ def test_a_copy_ends_in_a_seal_that_sqlite_does_not_mind(source: Path) -> None:
 
     assert copy.read_bytes().splitlines()[-1].startswith(b"agentstate backup 1 ")
     assert seal.state(str(copy)) == "intact"
-    for number in range(300):
-        sql(
-            copy,
-            "INSERT INTO introductions SELECT role, ?, introduced_at, updated_at FROM introductions",
-            [f"b{number}"],
-        )
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)"
+    sql(copy, f"{numbers} INSERT INTO introductions SELECT 'worker', 'b' || i, 't', 't' FROM n")
     assert asked(copy, "PRAGMA integrity_check") == "ok"
 
 

@@ -126,19 +126,19 @@ def test_with_a_log_that_others_use_the_question_is_asked_once(closed: Path) -> 
 @pytest.mark.parametrize("held", [True, False])
 def test_a_look_keeps_no_handle_of_this_process_from_writing(closed: Path, held: bool) -> None:
     """SQLite shares its view of the log among a process: who may only read it made writers read-only, too."""
-    with holding(closed, WRITE):
-        pass
-
     with Database.open(closed) as database:
         database._engine.dispose()  # as before a fork: nothing is open, and the next call opens it
         if not held:
             database.close()
+        with holding(closed, WRITE):
+            pass
 
         def ask(seen: Look) -> list[str]:
-            found = sessions(seen)
-            if held:
-                with database.write() as work:
-                    a_start(work)
+            with seen.database.connect() as connection:
+                found = [str(row) for row in connection.exec_driver_sql("SELECT session_id FROM sessions").scalars()]
+                if held:
+                    with database.write() as work:
+                        a_start(work)
             return found
 
         assert look(str(closed), Settings(), ask) == ["s-2"]

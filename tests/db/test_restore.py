@@ -247,10 +247,12 @@ def test_a_database_that_others_have_open_is_not_replaced(
 ) -> None:
     """FS-09: a process that went on with the replaced file lost what it wrote; one that only waits holds no lock."""
     assert asked(path, f"PRAGMA journal_mode = {journal_mode}") == journal_mode
+    copied: list[int] = []
 
     with holding(path, *HOLD[doing]) as holder, pytest.raises(DatabaseInUse, match="--force") as caught:
-        restored(snapshot, path)
+        restored(snapshot, path, on_progress=lambda done, total: copied.append(done))
 
+    assert copied == []  # so nothing was moved, even for a moment
     assert f"(pid {holder.pid})" in caught.value.by
     assert [name for name in beside(path) if "replaced" in name or "restoring" in name] == []
 
@@ -331,7 +333,7 @@ def test_a_forced_restore_is_safe_from_who_still_has_the_former_file(snapshot: P
 
 
 RESTORE = """
-sys.exit(main.run(["restore", sys.argv[1], "--database", sys.argv[2]]))
+sys.exit(main.run(["restore", sys.argv[1], "--database", sys.argv[2], *sys.argv[3:]]))
 """
 
 
@@ -351,15 +353,20 @@ def test_a_process_of_another_user_is_known_by_its_lock(snapshot: Path, path: Pa
         assert "is open in a process that this user cannot see" in error
 
 
-@pytest.mark.skipif(AS_ROOT, reason="root may open every file")
-def test_a_file_that_cannot_be_asked_about_is_not_replaced(snapshot: Path, path: Path) -> None:
+def test_a_file_that_cannot_be_asked_about_is_not_replaced_unless_forced(snapshot: Path, path: Path) -> None:
     """Not knowing is no reason to go on."""
-    path.chmod(0)
+    with common_ground() as place:
+        copy, mine = place / snapshot.name, place / path.name
+        shutil.copyfile(snapshot, copy)
+        shutil.copyfile(path, mine)
+        copy.chmod(0o644)
+        mine.chmod(0o600 if AS_ROOT else 0)
+        place.chmod(0o777)
 
-    with pytest.raises(DatabaseUnavailable, match="cannot be told"):
-        restored(snapshot, path)
+        plain, forced = (as_nobody(RESTORE, copy, mine, *extra).communicate(timeout=60) for extra in ((), ("--force",)))
 
-    assert restored(snapshot, path, force=True).open_in == ()
+        assert "whether others have it open cannot be told: Permission denied" in plain[1]
+        assert "is now what" in forced[0]
 
 
 def test_a_closed_database_is_open_in_nobody(path: Path) -> None:
@@ -468,6 +475,28 @@ def test_whatever_fails_is_undone(snapshot: Path, newer: Path, tmp_path: Path) -
             assert digests(path) == template
         else:
             assert count(path) == EARLIER
+
+
+@pytest.mark.parametrize(
+    ("call", "words"), [(1, "Input/output"), (2, "not replaced: Input"), (3, "it was replaced, and")]
+)
+def test_a_disk_that_fails_to_keep_it_is_told(
+    snapshot: Path, newer: Path, monkeypatch: pytest.MonkeyPatch, call: int, words: str
+) -> None:
+    """FS-04: an error of fsync comes late, and whether the database is the former or the restored one must be said."""
+    calls: list[int] = []
+
+    def fsync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == call:
+            raise OSError(5, "Input/output error")
+
+    before = digests(newer)
+    with monkeypatch.context() as patched, pytest.raises(DatabaseUnavailable, match=words):
+        patched.setattr(os, "fsync", fsync)
+        restored(snapshot, newer)
+
+    assert count(newer) == EARLIER if call == 3 else digests(newer) == before
 
 
 def test_an_interrupted_restore_is_not_taken_for_a_new_installation(snapshot: Path, path: Path) -> None:

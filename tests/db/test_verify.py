@@ -148,7 +148,7 @@ def test_every_flipped_byte_is_noticed(backup: Path, unsealed: bool) -> None:
     first = content.index(b"please add a licence")
 
     missed = []
-    for at in [*range(0, size, 97), *range(first, first + 20), *range(len(content) - 96, size)]:
+    for at in [*range(100), *range(100, size, 97), *range(first, first + 20), *range(len(content) - 96, size)]:
         backup.write_bytes(content[:at] + bytes([content[at] ^ 0x20]) + content[at + 1 :])
         if seal.state(str(backup)) not in ("broken", "cut"):
             missed.append(at)
@@ -181,15 +181,20 @@ def test_a_backup_that_was_written_to_is_not_called_damaged(backup: Path) -> Non
     assert (found.seal, found.rows) == ("written since", ROWS)
 
 
-def test_a_damaged_page_is_noticed_without_a_seal(plain: Path) -> None:
-    """FS-06: SQLite's own check finds what does not fit together, in a file of whatever origin."""
+@pytest.mark.parametrize(("damage", "words"), [("page", "malformed"), ("index", "missing from index")])
+def test_what_does_not_fit_together_is_noticed_without_a_seal(plain: Path, damage: str, words: str) -> None:
+    """FS-06: SQLite's own check finds it in a file of whatever origin, also where every row can be read."""
     content = plain.read_bytes()
+    at = content.index(b"job-1")
     page = int(str(asked(plain, "SELECT rootpage FROM sqlite_master WHERE name = 'start_pending'")))
     for suffix in ("-wal", "-shm"):
         Path(f"{plain}{suffix}").unlink(missing_ok=True)
-    plain.write_bytes(content[: (page - 1) * 4096] + b"\xff" * 4096 + content[page * 4096 :])
+    if damage == "page":
+        plain.write_bytes(content[: (page - 1) * 4096] + b"\xff" * 4096 + content[page * 4096 :])
+    else:  # a key that the table has and its index has not
+        plain.write_bytes(content[:at] + b"job-7" + content[at + 5 :])
 
-    with pytest.raises(BackupDamaged, match="page"):
+    with pytest.raises(BackupDamaged, match=words):
         verified(plain)
 
 

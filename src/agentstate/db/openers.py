@@ -25,9 +25,13 @@ def openers(path: str) -> list[str]:
 
     Raises `DatabaseUnavailable` when that cannot be told, because the file is somebody else's.
     """
-    from agentstate.db import outside  # not for the program
+    from agentstate.db import outside  # neither is for the program
+    from agentstate.errors import DatabaseUnavailable
 
-    seen, locked = outside.ask(__file__, path, _witnesses)
+    try:
+        seen, locked = outside.ask(__file__, path, _witnesses)
+    except DatabaseUnavailable as error:
+        raise DatabaseUnavailable(path, f"whether others have it open cannot be told: {error.reason}") from error
     me = os.getpid()
     names = [f"this process ({me})" if process == me else f"{name} (pid {process})" for process, name in seen]
     return names or (["a process that this user cannot see"] if locked else [])
@@ -91,4 +95,4 @@ if __name__ == "__main__":
     try:
         print(json.dumps(_witnesses(sys.argv[1])))
     except OSError as error:
-        sys.exit(f"whether others have it open cannot be told: {error.strerror}")
+        sys.exit(str(error.strerror))

@@ -33,9 +33,12 @@ def ask(program: str, path: str, here: Callable[[str], Any] | None = None) -> An
             errors="replace",
         )
     except OSError as error:
-        if here is not None and not is_held(path):
+        if here is None or is_held(path):
+            raise DatabaseUnavailable(path, f"no process can be started to look at it: {error.strerror}") from None
+        try:
             return here(path)
-        raise DatabaseUnavailable(path, f"no process can be started to look at it: {error.strerror}") from None
+        except OSError as obstacle:
+            raise DatabaseUnavailable(path, str(obstacle.strerror)) from obstacle
     if done.returncode:
         raise DatabaseUnavailable(path, (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1])
     return json.loads(done.stdout)

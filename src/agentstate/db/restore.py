@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sqlalchemy import MetaData
 
+from agentstate.clock import pause
 from agentstate.db import files, targets
 from agentstate.db.backup import OnProgress, copy_pages, moment, new_file, sync
 from agentstate.db.health.looking import Look, look
@@ -119,9 +120,7 @@ def _replace(path: str, fresh: str, *, force: bool) -> list[str]:
     file is moved. They leave the path only while there is no database: one beside its log's old place would open with
     its newest rows missing, and the restored one beside the log with the former one's. Whatever fails is undone.
     """
-    kept = f"{path}.replaced-{moment()}"
-    if any(os.path.lexists(kept + suffix) for suffix in ("", *files.SIDECARS)):
-        raise DatabaseUnavailable(path, f"{kept} is in the way; try again")
+    kept = _new_name(path)
     try:
         for suffix in files.SIDECARS:
             _name_twice(path + suffix, kept + suffix)
@@ -139,6 +138,14 @@ def _replace(path: str, fresh: str, *, force: bool) -> list[str]:
             os.unlink(fresh)
         raise
     return [name for name in (kept + suffix for suffix in ("", *files.SIDECARS)) if os.path.lexists(name)]
+
+
+def _new_name(path: str) -> str:
+    while True:
+        kept = f"{path}.replaced-{moment()}"
+        if not any(os.path.lexists(kept + suffix) for suffix in ("", *files.SIDECARS)):
+            return kept
+        pause(0.001)
 
 
 def _name_twice(old: str, new: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable
@@ -26,17 +27,20 @@ from agentstate.approvals.records import RepoChange
 from agentstate.approvals.stash import marker_for
 from agentstate.conversations import workflows as conversations
 from agentstate.db import files
+from agentstate.db.backup import write_backup
 from agentstate.db.database import Database
 from agentstate.db.health.log import log_state
 from agentstate.db.state import HEAD, REVISIONS
 from agentstate.doctor import Report, examine
 from agentstate.errors import DatabaseCorrupt, ForeignDatabase
+from agentstate.settings import Settings
 from builders import MAIN, NOON, a_conversation, a_session, a_start, a_turn, an_approval, python, sql
 from codex_helpers import git, make_repo, push_stash
 from db_helpers import can_write, digests, holding, made, on_small_disk, permissions
 
 ON_FILE = [
-    *("settings", "permissions", "directory", "writable", "free space", "leftovers", "open", "schema", "integrity"),
+    *("settings", "permissions", "directory", "writable", "free space", "leftovers", "copied backup"),
+    *("open", "schema", "integrity"),
     *("journal mode", "file system", "log", "space", "orphans", "rows", "conversations", "approvals", "stashes"),
 ]
 
@@ -865,3 +869,21 @@ def test_the_worst_comes_first(healthy: Path) -> None:
     found = checks(examine(str(healthy)))
 
     assert found == [("error", "rows"), ("warning", "permissions"), ("warning", "orphans"), ("note", "directory")]
+
+
+def test_a_backup_copied_beside_the_log_of_another_database_is_noticed(healthy: Path, tmp_path: Path) -> None:
+    """FS-09: SQLite read the old log into the new file, and nobody was told."""
+    backup = tmp_path / "elsewhere" / "backup.db"
+    backup.parent.mkdir()
+    write_backup(str(healthy), str(backup), Settings())
+    killed(healthy, "BEGIN", "UPDATE sessions SET session_id = 'later'", "COMMIT")
+    before = checks(examine(str(healthy)))
+
+    shutil.copy(backup, healthy)
+    os.utime(f"{healthy}-wal", ns=(0, healthy.stat().st_mtime_ns - 1))
+
+    found = examine(str(healthy)).findings
+    assert ("error", "copied backup") not in before
+    assert [(one.severity, "agentstate restore" in one.do) for one in found if one.check == "copied backup"] == [
+        ("error", True)
+    ]

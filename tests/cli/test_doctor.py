@@ -59,7 +59,7 @@ def test_a_person_gets_what_and_below_it_what_to_do(
 
     text = shown(capsys, "--database", healthy, code=1)
 
-    assert nothing == f"{healthy}: nothing found in 18 checks\n"
+    assert nothing == f"{healthy}: nothing found in 19 checks\n"
     assert text == f"warning: open to their group: agent.db (0640)\n    chmod 600 {healthy}\n"
 
 
@@ -70,7 +70,7 @@ def test_a_script_gets_everything_as_json(healthy: Path, capsys: pytest.CaptureF
 
     report = json.loads(shown(capsys, "--database", healthy, "--json", code=1))
 
-    assert (nothing["database"], nothing["findings"], len(nothing["checked"])) == (str(healthy), [], 18)
+    assert (nothing["database"], nothing["findings"], len(nothing["checked"])) == (str(healthy), [], 19)
     assert report["findings"] == [
         {
             "check": "permissions",

@@ -1,6 +1,6 @@
 """What lies around a database file: who may read it, where it is, how much room there is, and what was left behind.
 
-Like `db/files.py`, this looks at names, sizes and permissions only, and opens nothing (FS-11).
+Like `db/files.py`, this looks at names, sizes and permissions only, and opens nothing itself (FS-11).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shlex
 import stat
 from collections.abc import Callable
 
-from agentstate.db import files
+from agentstate.db import files, outside, seal
 from agentstate.db.health.findings import Finding, Severity, counted, size, some
 from agentstate.errors import DatabaseUnavailable
 
@@ -106,12 +106,29 @@ def leftovers(path: str) -> list[Finding]:
     return [Finding("leftovers", "note", what, f"rm {' '.join(map(shlex.quote, found))}")]
 
 
+def copied_backup(path: str) -> list[Finding]:
+    """Return whether a backup was copied over the database while the log of the old one stayed beside it (FS-09).
+
+    Nothing inside tells: SQLite takes the log for the file's own. But a log is younger than its file until it is
+    written back, and a file with a backup's seal has had nothing written back.
+    """
+    log, here = _status(f"{path}-wal"), _status(path)
+    if log is None or here is None or not log.st_size or log.st_mtime_ns >= here.st_mtime_ns:
+        return []
+    if outside.ask(seal.__file__, path, seal.state) != "intact":
+        return []
+    what = f"it is a backup, copied here while {path}-wal, the log of the database before it, was still there"
+    do = "stop its users and put the backup in place by 'agentstate restore', which moves that log aside"
+    return [Finding("copied backup", "error", f"{what}: what is read is a mixture of both", do)]
+
+
 CHECKS: dict[str, Callable[[str], list[Finding]]] = {
     "permissions": permissions,
     "directory": directory,
     "writable": writable,
     "free space": free_space,
     "leftovers": leftovers,
+    "copied backup": copied_backup,
 }
 """Those that need a file at the path, and nothing else."""
 

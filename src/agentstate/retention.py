@@ -22,7 +22,7 @@ from agentstate.db import state
 from agentstate.db.database import Database
 from agentstate.db.space import SpaceReport
 from agentstate.db.types import aware
-from agentstate.errors import AgentStateError, DatabaseReadOnly, InvalidValue
+from agentstate.errors import AgentStateError, DatabaseCorrupt, DatabaseReadOnly, InvalidValue
 from agentstate.settings import configured_ages
 
 OnProgress: TypeAlias = Callable[[str, int | None, int | None], None]
@@ -172,6 +172,8 @@ def _carry_out(policy: Policy, task: Task) -> PolicyReport:
         outcome = policy.run(task)
     except AgentStateError as error:
         outcome = Outcome(0, 0, {}, error)  # it failed before anything was counted
+    if isinstance(outcome.error, DatabaseCorrupt):
+        raise outcome.error  # whoever goes on writing to damage makes more of it
     return PolicyReport(
         policy.name,
         policy.table,

@@ -22,7 +22,7 @@ from agentstate.conversations.repositories import Conversations
 from agentstate.conversations.workflows import append, create
 from agentstate.db.database import Database
 from agentstate.settings import Settings
-from builders import NOON, a_start, agentstate, said, sql
+from builders import NOON, a_conversation, a_start, agentstate, said, sql
 from db_helpers import asked, holding, made, on_small_disk
 
 OLD = NOON.replace(year=2020)
@@ -300,3 +300,28 @@ def test_progress_is_shown_on_a_terminal_alone(target: Path) -> None:
     assert process.returncode == 0
     assert b"giving space back" in seen
     assert "\x1b" not in output
+
+
+def test_a_damaged_database_is_left_alone_and_named(path: Path) -> None:
+    """FS-06: it said that the next run goes on, and went on writing to a file that was to be kept as it is."""
+    made(path)
+    with Database.open(path) as database, database.write(now=NOON) as work:
+        a_conversation(work, turns=300)
+    with path.open("r+b") as file:
+        file.seek(40_960)
+        file.write(bytes(path.stat().st_size - 40_960))
+    before = path.read_bytes()
+
+    done = agentstate("maintain", "--database", path)
+
+    assert done.returncode == 6, done.stdout + done.stderr
+    assert path.read_bytes() == before
+
+
+def test_a_backup_without_a_destination_is_refused(path: Path) -> None:
+    """An unset variable in a script put the backup into whatever directory it ran in."""
+    made(path)
+
+    done = agentstate("backup", "", "--database", path)
+
+    assert (done.returncode, "DEST is empty" in done.stderr) == (2, True)

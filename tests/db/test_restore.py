@@ -662,3 +662,28 @@ def test_an_older_backup_is_restored_as_it_is(path: Path, tmp_path: Path) -> Non
     with Database.open(path) as database:
         assert upgrade(database).found == "0001"
     assert count(path) == 1
+
+
+def test_of_those_who_restore_at_once_none_replaces_what_another_restored(tmp_path: Path) -> None:
+    """FS-09: each moved the database aside and put its own there: the last one took the others' place, unseen."""
+    (tmp_path / "live").mkdir(mode=0o700)
+    live, backup = made(tmp_path / "live" / "agent.db"), tmp_path / "backup.db"
+    write_backup(str(live), str(backup), Settings())
+    code = (
+        "import sys\n"
+        "from agentstate.db.restore import restore\n"
+        "from agentstate.errors import DatabaseUnavailable, DatabaseInUse\n"
+        "from agentstate.metadata import metadata\n"
+        "from agentstate.settings import Settings\n"
+        "try:\n"
+        "    restore(sys.argv[1], sys.argv[2], metadata, Settings())\n"
+        "    print(1)\n"
+        "except (DatabaseUnavailable, DatabaseInUse):\n"
+        "    print(0)\n"
+    )
+
+    restored = sum(int(finished(process)) for process in [python(code, backup, live) for _ in range(5)])
+
+    databases = [entry.name for entry in live.parent.iterdir() if not entry.name.endswith(("-wal", "-shm"))]
+    assert restored >= 1
+    assert len(databases) == 1 + restored, databases  # every one that was there is still there

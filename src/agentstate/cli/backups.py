@@ -43,6 +43,8 @@ def backup(destination: str, verified: bool, database: str | None, as_json: bool
     Others may go on writing: the copy is the database as it was at one moment, with everything committed before the
     call. It is checked, and has its name only when it is whole. That one file is the backup, and nothing beside it.
     """
+    if not destination.strip():
+        raise click.UsageError("DEST is empty: name a file or a directory")
     named = target(database)
     if targets.is_server(named):
         from agentstate.db import postgresql  # only whoever has a server loads what knows it

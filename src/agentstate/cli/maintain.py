@@ -11,6 +11,7 @@ from agentstate.cli.output import database_option, json_option, plain, print_jso
 from agentstate.cli.progress import progress
 from agentstate.db.database import Database
 from agentstate.db.space import SpaceReport
+from agentstate.errors import AgentStateError
 from agentstate.retention import POLICIES, PolicyReport, SweepReport, sweep
 
 _REASONS = {
@@ -47,7 +48,12 @@ def maintain(dry_run: bool, full: bool, max_seconds: float | None, database: str
             _print_policies(report)
         if full:
             with progress("rewriting the file"):
-                report = _with_full(report, opened.reclaim(full=True))
+                try:
+                    report = _with_full(report, opened.reclaim(full=True))
+                except AgentStateError as error:
+                    if as_json:  # what the sweep did is done, and told all the same
+                        print_json(replace(report, finished=False, error=str(error)))
+                    raise
     if as_json:
         print_json(report)
     else:

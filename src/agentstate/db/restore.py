@@ -131,10 +131,15 @@ def _replace(path: str, fresh: str, *, force: bool) -> list[str]:
         for suffix in files.SIDECARS:
             _move(path + suffix, kept + suffix)
         sync(os.path.dirname(path))
-        os.rename(fresh, path)
+        _name_once(fresh, path)
+    except FileExistsError:
+        os.unlink(fresh)  # and nothing is put back: the old log beside the new database would be read into it
+        reason = "somebody else has put a database there meanwhile, which stays; look at it before you restore again"
+        raise DatabaseUnavailable(path, reason) from None
     except BaseException:
         if os.path.lexists(fresh):  # and otherwise it is there: an interrupt came with the last step
-            _put_back(path, kept)
+            if not (os.path.lexists(path) and os.path.samefile(fresh, path)):
+                _put_back(path, kept)
             os.unlink(fresh)
         raise
     return [name for name in (kept + suffix for suffix in ("", *files.SIDECARS)) if os.path.lexists(name)]
@@ -146,6 +151,19 @@ def _new_name(path: str) -> str:
         if not any(os.path.lexists(kept + suffix) for suffix in ("", *files.SIDECARS)):
             return kept
         pause(0.001)
+
+
+def _name_once(fresh: str, path: str) -> None:
+    """Give `fresh` the name `path`; `FileExistsError` where somebody else has put something there meanwhile."""
+    try:
+        os.link(fresh, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP):
+            raise
+        os.rename(fresh, path)  # a file system without hard links
+    else:
+        with suppress(OSError):  # it is in place; the next restore removes its other name
+            os.unlink(fresh)
 
 
 def _name_twice(old: str, new: str) -> None:

@@ -104,6 +104,8 @@ def pair(messages: Sequence[Message]) -> tuple[list[Message], Repairs]:
       left out and other results do not count as in between: what follows them arrived in time.
     - `aborted_calls`: each call without a result is given one that says so, behind the results that there are.
     """
+    if not any("tool_calls" in message or message.get("role") == "tool" for message in messages):
+        return list(messages), Repairs()  # most histories of chats: there is nothing to pair
     pairs = _find_pairs(messages)
     paired: list[Message] = []
     orphans = moved = aborted = dropped = 0

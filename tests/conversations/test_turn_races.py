@@ -201,7 +201,7 @@ def test_a_fork_of_what_is_being_deleted_finds_nothing(server: Server, server_da
             server,
             server_database,
             lambda work: workflows.delete_conversation(work, MAIN),
-            lambda work: workflows.fork(work, MAIN, "child", inherit=inherit),  # noqa: B023
+            lambda work: workflows.fork(work, MAIN, "child", inherit=inherit),  # noqa: B023  (called within the loop)
         )
         assert isinstance(error, ConversationNotFound)
         assert everything(server_database) == ([], [])
@@ -252,7 +252,7 @@ def test_an_append_to_what_is_being_ended_is_refused(server: Server, server_data
             server,
             server_database,
             lambda work: workflows.set_status(work, MAIN, "completed"),
-            lambda work: a_turn(work, turn_id=turn_id),  # noqa: B023
+            lambda work: a_turn(work, turn_id=turn_id),  # noqa: B023  (called within the loop)
         )
         assert isinstance(error, ConversationEnded)
         with server_database.write() as work:

@@ -134,8 +134,8 @@ def main() -> None:
     """Run the command line of this process and exit with its code."""
     # A parent may have closed them; what is not there is read as empty, and written to nobody.
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115  (open until the process ends)
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (likewise)
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (likewise)
     if isinstance(sys.stdout, TextIOWrapper):
         # Names hold what they like, also on a terminal whose encoding lacks it.
         sys.stdout.reconfigure(errors="backslashreplace")

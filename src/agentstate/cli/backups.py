@@ -7,11 +7,12 @@ import os
 import click
 
 from agentstate.cli import exits
-from agentstate.cli.output import database_option, json_option, print_fields, print_json, say, size_text, target
+from agentstate.cli.output import database_option, json_option, print_fields, print_json, say, target
 from agentstate.cli.progress import Show, progress
 from agentstate.db import state, targets
 from agentstate.db.backup import OnProgress, back_up
 from agentstate.db.database import Database
+from agentstate.db.health.findings import size as size_text
 from agentstate.db.restore import Restored
 from agentstate.db.restore import restore as restore_file
 from agentstate.db.verify import Verification, verify_file

@@ -7,9 +7,10 @@ from dataclasses import replace
 import click
 
 from agentstate.cli import exits
-from agentstate.cli.output import database_option, json_option, plain, print_json, say, size_text, target
+from agentstate.cli.output import database_option, json_option, plain, print_json, say, target
 from agentstate.cli.progress import progress
 from agentstate.db.database import Database
+from agentstate.db.health.findings import size as size_text
 from agentstate.db.space import SpaceReport
 from agentstate.errors import AgentStateError
 from agentstate.retention import POLICIES, PolicyReport, SweepReport, sweep

@@ -144,14 +144,6 @@ def ago(moment: datetime, now: datetime) -> str:
     return "just now"
 
 
-def size_text(count: int) -> str:
-    """Return a number of bytes as people say it: `512 bytes`, `20.5 KiB`, `1.2 MiB`, `3.0 GiB`."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
-
-
 def _can_show(text: str) -> bool:
     try:
         text.encode(sys.stdout.encoding or "ascii", "surrogatepass")

@@ -10,9 +10,10 @@ import click
 from sqlalchemy import Connection, inspect
 
 from agentstate.cli import exits
-from agentstate.cli.output import database_option, json_option, print_fields, print_json, size_text, target
+from agentstate.cli.output import database_option, json_option, print_fields, print_json, target
 from agentstate.db import state
 from agentstate.db.database import Database
+from agentstate.db.health.findings import size as size_text
 from agentstate.errors import AgentStateError, DatabaseError, ForeignDatabase, SchemaUnversioned
 from agentstate.metadata import metadata
 

@@ -55,7 +55,7 @@ def counted(number: int, one: str, many: str) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes as people say it."""
+    """Return a number of bytes as people say it: `512 bytes`, `20.5 KiB`, `1.2 MiB`, `3.0 GiB`."""
     for unit, bytes_of in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= bytes_of:
             return f"{count / bytes_of:.1f} {unit}"
